@@ -1,0 +1,1 @@
+"Honest stand-ins for servers that tests cannot have."

@@ -1,0 +1,419 @@
+"""Ingest against a real database: what is done, what is not done again, what a killed or refused run leaves behind."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from merlin.config import RepoConfig, load_config
+from merlin.database import connect
+from merlin.errors import ConfigError, FailedError, RefusedError
+from merlin.ingest import ingest
+from merlin.store import read_meta
+from merlin.testing import START, WordEmbedder, commit_all, fixture_record, run_git
+
+ROWS = """
+select d.path, d.repo, d.type, d.title, d.date, d.committed, d.blob_sha, d.host, d.text, d.redactions, d.warnings,
+       c.ordinal, c.heading_path, c.body, c.first_line, c.last_line, c.date, c.hosts, c.stale, encode(v.text_sha, 'hex'),
+       v.embedding::text, c.tsv::text
+from documents d left join chunks c on c.document_id = d.id left join vectors v on v.id = c.vector_id
+order by d.path, c.ordinal
+"""
+
+
+@pytest.fixture
+def record(tmp_path):
+    return fixture_record(tmp_path / 'record')
+
+
+@pytest.fixture
+def config(database, record):
+    return replace(load_config({}), repos=(RepoConfig('', record),), database=database)
+
+
+def query(config, statement, *params):
+    with connect(config.database) as conn:
+        return conn.execute(statement, params).fetchall()
+
+
+def paths(config):
+    return [p for (p,) in query(config, 'select path from documents order by path')]
+
+
+def small(tmp_path, **files) -> Path:
+    "A record of a few files."
+    repo = tmp_path / f'small-{len(list(tmp_path.iterdir()))}'
+    repo.mkdir()
+    run_git(repo, 'init', '--quiet')
+    return write(repo, **files)
+
+
+def write(repo: Path, when: int = START, **files) -> Path:
+    for name, text in files.items():
+        path = repo / name.replace('__', '/')
+        path = path.with_name(path.name + '.md')
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding='utf-8')
+    commit_all(repo, 'write', when)
+    return repo
+
+
+def on(config, *repos) -> object:
+    named = len(repos) > 1
+    return replace(config, repos=tuple(RepoConfig(r.name if named else '', r) for r in repos))
+
+
+def test_the_fixture_record_is_indexed_whole_and_a_second_run_does_no_work(config):
+    embed = WordEmbedder()
+    first = ingest(config, embed=embed)
+    assert first.documents['new'] == len(paths(config)) > 25
+    assert first.embedded == len(embed.calls) > 50
+    embed.calls.clear()
+    second = ingest(config, embed=embed)
+    assert second.documents == {'new': 0, 'changed': 0, 'unchanged': first.documents['new'], 'removed': 0}
+    assert (embed.calls, second.chunks, second.warnings) == ([], 0, [])
+
+
+def test_an_edited_section_embeds_only_itself(config, tmp_path):
+    repo = small(tmp_path, a='# A\n\n## One\n\nfirst\n\n## Two\n\nsecond\n')
+    embed = WordEmbedder()
+    ingest(on(config, repo), embed=embed)
+    write(repo, a='# A\n\nnew opening\n\n## One\n\nfirst\n\n## Two\n\nsecond, changed\n')
+    embed.calls.clear()
+    report = ingest(on(config, repo), embed=embed)
+    assert report.documents['changed'] == 1
+    assert sorted(t for t in embed.calls if 'changed' in t or 'opening' in t) == sorted(sections(embed))
+    assert report.reused == 1
+
+
+def sections(embed):
+    "What was embedded, without the canary."
+    return [t for t in embed.calls if t.startswith('[')]
+
+
+def test_a_renamed_file_embeds_its_own_sections_and_nothing_else(config, record):
+    embed = WordEmbedder()
+    ingest(config, embed=embed)
+    old = next(p for p in paths(config) if p.startswith('runbooks/'))
+    new = 'runbooks/renamed-by-test.md'
+    run_git(record, 'mv', old, new)
+    commit_all(record, 'rename')
+    embed.calls.clear()
+    report = ingest(config, embed=embed)
+    assert report.documents['new'] == report.documents['removed'] == 1
+    assert sections(embed) and all(f'] {new}' in t.split('\n')[0] for t in sections(embed))
+    assert old not in paths(config) and new in paths(config)
+
+
+def test_a_deleted_file_is_gone_with_its_sections_and_vectors(config, tmp_path):
+    repo = small(tmp_path, a='# A\n\nalpha\n', b='# B\n\nbeta\n')
+    ingest(on(config, repo), embed=WordEmbedder())
+    (repo / 'b.md').unlink()
+    commit_all(repo, 'drop b')
+    assert ingest(on(config, repo), embed=WordEmbedder()).documents['removed'] == 1
+    assert paths(config) == ['a.md']
+    assert query(config, 'select (select count(*) from chunks), (select count(*) from vectors)') == [(1, 1)]
+
+
+def test_several_repos_are_one_record_and_hosts_in_one_tag_mentions_in_the_other(config, tmp_path):
+    notes = small(tmp_path, journal='# Day\n\nsaw gamma fail\n')
+    infra = small(tmp_path, hosts__gamma='---\nhost: gamma\n---\n# gamma\n\nrole: test\n')
+    rules = replace(config.layout, rules=(*(type(r)(f'*/{r.glob}', r.type) for r in config.layout.rules),))
+    both = replace(on(config, notes, infra), layout=rules)
+    ingest(both, embed=WordEmbedder())
+    assert paths(both) == sorted([f'{notes.name}/journal.md', f'{infra.name}/hosts/gamma.md'])
+    assert query(both, "select hosts from chunks where repo = %s", notes.name) == [(['gamma'],)]
+
+
+def test_a_repo_that_cannot_be_read_stops_the_run_before_anything_is_written(config, tmp_path):
+    notes, infra = small(tmp_path, a='# A\n\ntext\n'), small(tmp_path, b='# B\n\ntext\n')
+    both = on(config, notes, infra)
+    ingest(both, embed=WordEmbedder())
+    before = query(both, ROWS)
+    write(notes, a='# A\n\nchanged\n')
+    shutil.rmtree(infra)
+    with pytest.raises(ConfigError):
+        ingest(both, embed=WordEmbedder())
+    assert query(both, ROWS) == before
+    with connect(config.database) as conn:
+        assert infra.name in read_meta(conn)['last_ingest_error']['text']
+
+
+def test_a_secret_added_to_the_hash_file_cleans_old_text_and_embeds_only_what_changed(config, tmp_path):
+    import hashlib
+
+    secret = 'Herbst' + '-' + '2031'
+    repo = small(tmp_path, a=f'# A\n\nthe login is {secret}\n', b='# B\n\nnothing here\n')
+    embed = WordEmbedder()
+    ingest(on(config, repo), embed=embed)
+    assert query(config, 'select count(*) from documents where text like %s', f'%{secret}%') == [(1,)]
+    salt = '00112233445566778899aabbccddeeff'
+    file = tmp_path / 'hashes'
+    file.write_text(f'salt {salt}\n{hashlib.sha256((salt + secret).encode()).hexdigest()}\tipmi\n')
+    file.chmod(0o600)
+    guarded = replace(on(config, repo), redact=replace(config.redact, secret_hashes=str(file)))
+    embed.calls.clear()
+    report = ingest(guarded, embed=embed)
+    assert report.redactions == {'ipmi': 1}
+    assert len(sections(embed)) == 1
+    everything = str(query(config, ROWS)) + str(query(config, 'select * from meta'))
+    assert secret not in everything and '[REDACTED:ipmi]' in everything
+
+
+def test_a_broken_hash_file_refuses_and_is_recorded(config, tmp_path):
+    ingest(config, embed=WordEmbedder())
+    guarded = replace(config, redact=replace(config.redact, secret_hashes=str(tmp_path / 'missing')))
+    with pytest.raises(RefusedError) as refused:
+        ingest(guarded, embed=WordEmbedder())
+    assert refused.value.exit_code == 3
+    with connect(config.database) as conn:
+        assert read_meta(conn)['last_ingest_error']['exit_code'] == 3
+
+
+def test_a_new_host_record_tags_older_documents_without_embedding_them_again(config, tmp_path):
+    repo = small(tmp_path, journal__2030_01_15='# Day\n\nrebooted delta twice\n')
+    embed = WordEmbedder()
+    ingest(on(config, repo), embed=embed)
+    write(repo, hosts__delta='---\nhost: delta\n---\n# delta\n\na box\n')
+    embed.calls.clear()
+    ingest(on(config, repo), embed=embed)
+    assert query(config, "select hosts from chunks where path_of(document_id) like 'journal%%'".replace(
+        'path_of(document_id)', '(select path from documents d where d.id = document_id)')) == [(['delta'],)]
+    assert all('delta.md' in t for t in sections(embed))
+
+
+def test_another_model_is_refused_until_everything_is_embedded_again(config, record):
+    class Other(WordEmbedder):
+        identity = 'test:other:64'
+
+    ingest(config, embed=WordEmbedder())
+    write(record, note='# Note\n\nmore\n')
+    with pytest.raises(RefusedError, match='index was built with test:words:64; configured test:other:64'):
+        ingest(config, embed=Other())
+    embed = Other()
+    report = ingest(config, embed=embed, reembed_all=True)
+    assert report.embedded == len(sections(embed)) > 50
+    with connect(config.database) as conn:
+        assert read_meta(conn)['embed_model_id'] == 'test:other:64'
+
+
+def test_a_model_of_the_same_name_with_other_vectors_is_refused(config, record):
+    class Drifted(WordEmbedder):
+        def _embed(self, text):
+            vector = super()._embed(text)
+            return type(vector)('f', [-x if n % 3 else x for n, x in enumerate(vector)])
+
+    ingest(config, embed=WordEmbedder())
+    write(record, note='# Note\n\nmore\n')
+    with pytest.raises(RefusedError, match='no longer gives the vectors'):
+        ingest(config, embed=Drifted())
+
+
+def test_another_record_is_refused_and_a_second_clone_of_the_same_is_not(config, record, tmp_path):
+    ingest(config, embed=WordEmbedder())
+    other = small(tmp_path, a='# Other\n\nrecord\n')
+    with pytest.raises(RefusedError, match='--replace'):
+        ingest(on(config, other), embed=WordEmbedder())
+    clone = tmp_path / 'clone'
+    run_git(tmp_path, 'clone', '--quiet', str(record), str(clone))
+    assert ingest(on(config, clone), embed=WordEmbedder()).documents['new'] == 0
+    report = ingest(on(config, other), embed=WordEmbedder(), replace_record=True)
+    assert (report.documents['new'], paths(config)) == (1, ['a.md'])
+
+
+def test_two_at_once_the_second_says_so_and_does_nothing(config):
+    class Nested(WordEmbedder):
+        inner = None
+
+        def embed_documents(self, texts):
+            if self.inner is None:
+                self.inner = ingest(config, embed=WordEmbedder())
+            return super().embed_documents(texts)
+
+    embed = Nested()
+    outer = ingest(config, embed=embed)
+    assert outer.documents['new'] > 0
+    assert embed.inner.documents['new'] == 0 and 'another ingest' in embed.inner.notes[0]
+
+
+def test_an_embedder_that_goes_down_keeps_what_was_done_and_the_next_run_ends_it(config):
+    class Dying(WordEmbedder):
+        def embed_documents(self, texts):
+            if len(self.calls) > 70:
+                raise FailedError('the embedding server is down', hint='start it')
+            return super().embed_documents(texts)
+
+    with pytest.raises(FailedError):
+        ingest(config, embed=Dying())
+    done = len(paths(config))
+    with connect(config.database) as conn:
+        meta = read_meta(conn)
+    assert done > 0 and 'down' in meta['last_ingest_error']['text'] and 'repos' not in meta
+    report = ingest(config, embed=WordEmbedder())
+    assert report.documents['unchanged'] == done and report.documents['new'] > 0
+
+
+def test_a_lost_database_is_one_clear_failure(config, database):
+    class Cutting(WordEmbedder):
+        def embed_documents(self, texts):
+            if texts and texts[0].startswith('['):
+                with connect(database) as other:
+                    other.execute(
+                        "select pg_terminate_backend(l.pid) from pg_locks l where l.locktype = 'advisory' and l.pid <> pg_backend_pid()"
+                        ' and l.objid in (select objid from pg_locks where locktype = %s)', ('advisory',))
+            return super().embed_documents(texts)
+
+    with pytest.raises(FailedError) as failed:
+        ingest(config, embed=Cutting())
+    assert failed.value.exit_code == 1 and '\n' not in str(failed.value)
+    assert ingest(config, embed=WordEmbedder()).documents['new'] > 0
+
+
+KILLED = """
+import os, signal, sys
+from dataclasses import replace
+from pathlib import Path
+from merlin.config import RepoConfig, DatabaseConfig, load_config
+from merlin.ingest import ingest
+from merlin import store, ingest as module
+from merlin.testing import WordEmbedder
+url, schema, home, repo, after = sys.argv[1:]
+config = replace(load_config({}), repos=(RepoConfig('', Path(repo)),),
+                 database=DatabaseConfig(url=url or None, schema=schema, home=Path(home)))
+left = int(after)
+real = store.INSERT_CHUNK
+def write(conn, *args):
+    global left
+    left -= 1
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(conn, *args)
+original = module.write_document
+module.write_document = write
+ingest(config, embed=WordEmbedder())
+"""
+
+
+@pytest.mark.parametrize('after', [0, 1, 17])
+def test_a_killed_ingest_then_another_equals_a_clean_rebuild(config, record, database, after):
+    args = [database.url or '', database.schema, str(database.home), str(record), str(after)]
+    killed = subprocess.run([sys.executable, '-c', textwrap.dedent(KILLED), *args], capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert len(paths(config)) == after
+    with connect(config.database) as conn:
+        assert read_meta(conn)['running']
+    ingest(config, embed=WordEmbedder())
+    continued = query(config, ROWS)
+    ingest(config, embed=WordEmbedder(), reembed_all=True)
+    assert continued == query(config, ROWS)
+
+
+def test_an_index_of_an_older_schema_is_rebuilt_and_its_vectors_are_kept(config):
+    ingest(config, embed=WordEmbedder())
+    before = query(config, ROWS)
+    with connect(config.database) as conn:
+        conn.execute("update meta set value = '0' where key = 'schema_version'")
+    embed = WordEmbedder()
+    report = ingest(config, embed=embed)
+    assert sections(embed) == [] and 'schema version 0' in report.notes[0]
+    assert query(config, ROWS) == before
+
+
+def test_secrets_links_and_submodules_in_the_tree_are_warned_about(config, tmp_path):
+    token = 'ghp_' + 'aB3' * 12
+    repo = small(tmp_path, **{f'notes__{token}': '# N\n\ntext\n'})
+    os.symlink('/etc/passwd', repo / 'link.md')
+    head = commit_all(repo, 'link')
+    run_git(repo, 'update-index', '--add', '--cacheinfo', f'160000,{head},module')
+    run_git(repo, 'commit', '--quiet', '-m', 'module')
+    report = ingest(on(config, repo), embed=WordEmbedder())
+    kinds = {w.kind for w in report.warnings}
+    assert {'secret-in-path', 'symlink', 'submodule'} <= kinds
+    assert len(paths(config)) == 1
+    everything = str(query(config, ROWS)) + str(query(config, 'select * from meta')) + str(report)
+    assert token not in everything and 'root:' not in everything
+
+
+def test_nothing_is_ever_written_to_the_record(config, record):
+    def state():
+        files = {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in sorted(record.rglob('*')) if p.is_file()}
+        return files, run_git(record, 'for-each-ref')
+
+    before = state()
+    ingest(config, embed=WordEmbedder())
+    ingest(config, embed=WordEmbedder())
+    assert state() == before
+
+
+def test_a_run_without_work_asks_git_once_and_loads_no_model(config, record, tmp_path):
+    ingest(config, embed=WordEmbedder())
+    traced = tmp_path / 'git.trace'
+    code = textwrap.dedent(f"""
+        import sys
+        from dataclasses import replace
+        from pathlib import Path
+        from merlin.config import RepoConfig, DatabaseConfig, load_config
+        from merlin.ingest import ingest
+        config = replace(load_config({{}}), repos=(RepoConfig('', Path({str(record)!r})),),
+                         database=DatabaseConfig(url={config.database.url!r}, schema={config.database.schema!r}, home=Path({str(config.database.home)!r})))
+        report = ingest(config)
+        assert report.chunks == 0 and report.documents['new'] == 0, report
+        heavy = {{'numpy', 'onnxruntime', 'tokenizers', 'httpx', 'yaml', 'pandas', 'matplotlib'}} & set(sys.modules)
+        assert not heavy, heavy
+    """)
+    shim = tmp_path / 'bin'
+    shim.mkdir()
+    (shim / 'git').write_text(f'#!/bin/sh\necho "$@" >> {traced}\nexec {shutil.which("git")} "$@"\n')
+    (shim / 'git').chmod(0o755)
+    env = {**os.environ, 'PATH': f'{shim}:{os.environ["PATH"]}'}
+    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    assert len(traced.read_text().splitlines()) == 1
+
+
+def test_every_warning_of_a_document_is_stored_with_it_and_counted(config):
+    report = ingest(config, embed=WordEmbedder())
+    kinds = {w.kind for w in report.warnings}
+    assert len(kinds) >= 10, sorted(kinds)
+    with connect(config.database) as conn:
+        counted = read_meta(conn)['counts']['warnings']
+    assert sum(counted.values()) == sum(
+        n for (n,) in query(config, 'select jsonb_array_length(warnings) from documents')
+    )
+    assert all(re.fullmatch(r'[a-z][a-z0-9-]+', kind) for kind in kinds)
+
+
+def test_pull_brings_new_commits_and_a_rewritten_history_is_refused_until_reset(config, tmp_path):
+    origin = small(tmp_path, a='# A\n\nfirst\n')
+    mirror = tmp_path / 'mirror.git'
+    run_git(tmp_path, 'clone', '--quiet', '--mirror', str(origin), str(mirror))
+    here = on(config, mirror)
+    ingest(here, embed=WordEmbedder(), pull=True)
+    write(origin, when=START + 60, a='# A\n\nsecond\n')
+    assert ingest(here, embed=WordEmbedder(), pull=True).documents['changed'] == 1
+    write(origin, when=START + 90, a='# A\n\nother\n')
+    run_git(origin, 'reset', '--quiet', '--hard', 'HEAD~2')
+    write(origin, when=START + 120, a='# A\n\nthird\n')
+    with pytest.raises(FailedError, match='--reset'):
+        ingest(here, embed=WordEmbedder(), pull=True)
+    assert 'second' in query(config, 'select text from documents')[0][0]
+    ingest(here, embed=WordEmbedder(), pull=True, reset=True)
+    assert 'third' in query(config, 'select text from documents')[0][0]
+    with connect(config.database) as conn:
+        assert read_meta(conn)['repos']['']['fetched_at']
+
+
+def test_a_database_that_was_never_ingested_says_what_to_run(config):
+    from merlin.search import search
+
+    with connect(config.database) as conn, pytest.raises(ConfigError, match='run merlin ingest'):
+        search(conn, 'anything', config=config, embed=WordEmbedder())
+    assert isinstance(psycopg.__version__, str)
