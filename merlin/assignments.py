@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['WORDS', 'ENDINGS', 'CLOSERS', 'KEY_FINDER', 'PASSWORD', 'SECRET', 'QUALIFIED_KEY', 'PAGING', 'IDENTIFIER', 'SMART',
-           'WIDE', 'VALUE', 'CUT', 'QUERY_CUT', 'ASSIGNING', 'GOES_ON', 'NETRC', 'CELL', 'CELL_END', 'CALL_END', 'UUID',
+           'WIDE', 'VALUE', 'CUT', 'QUERY_CUT', 'ASSIGNING', 'GOES_ON', 'NETRC', 'CELL', 'CELL_END', 'CALL_END',
            'TECHNIQUE', 'ENGLISH', 'PROSE', 'MARKS', 'SEPS', 'key_kind', 'Value', 'read_value', 'opened', 'Place',
            'line_before', 'look_around', 'noise', 'phrase', 'is_password', 'is_machine_made', 'fits', 'assignment']
 
@@ -12,7 +12,7 @@ __all__ = ['WORDS', 'ENDINGS', 'CLOSERS', 'KEY_FINDER', 'PASSWORD', 'SECRET', 'Q
 import re
 from dataclasses import dataclass
 
-from .values import SEGMENT, key_name, lookup, placeholder, wordy
+from .values import SEGMENT, UUID, key_name, lookup, placeholder, wordy
 
 # %% ../nbs/11c_assignments.ipynb #5f058104
 WORDS = (
@@ -123,7 +123,6 @@ NETRC = re.compile(r'login[ \t]+\S+[ \t]+$')
 CELL = re.compile(r'(?:^|.*\|)[ \t*`_]*')
 CELL_END = re.compile(r'[`*_"\'”]{0,4}[ \t]*(?:\||$)', re.M)
 CALL_END = re.compile(r'["\'`][ \t]*[^\s:]')
-UUID = re.compile(r'[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}')
 
 
 @dataclass(frozen=True)

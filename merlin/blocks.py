@@ -92,6 +92,7 @@ class Mark:
     char: str
     length: int
     info: str  # '' = it could close one, too
+    deep: bool = False  # indented so far that it closes no fence at the left margin
 
 
 @dataclass(slots=True)
@@ -218,7 +219,8 @@ def leaf(scan: Scan, number: int, text: str, depth: int) -> None:
 def fence_line(scan: Scan, number: int, fence: re.Match[str]) -> None:
     "Open a fence, or collect its mark."
     marks, info = fence[1] or fence[3], (fence[2] or fence[4] or '').strip(' \t')
-    mark = Mark(number, marks[0], len(marks), info)
+    line = scan.lines[number - 1].expandtabs(4)
+    mark = Mark(number, marks[0], len(marks), info, line.startswith('    '))
     if not scan.collect:
         scan.fence = mark
     elif QUOTE not in scan.stack:

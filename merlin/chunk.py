@@ -355,7 +355,7 @@ def make_chunk(page: Page, section: Section, part: Part, stale: bool) -> Chunk:
         date=days[0] if days else page.date,
         hosts=tuple(sorted(found)),
         stale=stale,
-        embed_text=f'{context}\n\n{body}',
+        embed_text=f'{context}\n\n{body}' if body else context,
     )
 
 # %% ../nbs/13_chunk.ipynb #dbf65ac3

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from .config import DatabaseConfig, load_config
 from .dsn import malformed, one_line, parse_dsn, without_secrets
 from .errors import ConfigError, FailedError, MerlinError
-from .launcher import DiskFull
+from .launcher import DiskFull, blocked
 from .postgres import LINGER, Server
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def connect(
         conn.close()
         raise ConfigError(f'this server is Postgres {version // 10000}', where_is(config), 'merlin needs 15 or newer')
     if conn.autocommit:
-        conn.execute(f'set search_path to {config.schema}, public, extensions')
+        conn.execute(f'set search_path to "{config.schema}", public, extensions')  # config allows plain names only
     if config.url and conn.autocommit:
         with contextlib.suppress(errors.UndefinedObject):  # a relative of Postgres that never compiles
             conn.execute('set jit = off')
@@ -339,7 +339,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument('arguments', nargs='*', metavar='-- …', help='for psql')
     options = parser.parse_args(argv)
     try:
-        return run_command(options.verb, load_config().database, options.json, options.arguments)
+        config = load_config().database
+        try:
+            return run_command(options.verb, config, options.json, options.arguments)
+        except OSError as error:  # such as a home that belongs to another user
+            raise blocked(error, config.home) from error
     except MerlinError as error:
         print(f'merlin db: {error}', file=sys.stderr)
         return error.exit_code

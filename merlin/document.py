@@ -59,7 +59,7 @@ def decode(
         warnings.append(IngestWarning(path, line, 'encoding', said))
     if '\0' in text:
         line = text.count('\n', 0, text.index('\0')) + 1
-        warnings.append(IngestWarning(path, line, 'nul', f'{text.count(chr(0))} NUL characters dropped'))
+        warnings.append(IngestWarning(path, line, 'nul', f'NUL characters dropped: {text.count(chr(0))}'))
         text = text.replace('\0', '')
     return text, warnings
 

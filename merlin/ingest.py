@@ -368,7 +368,7 @@ def write_window(conn: psycopg.Connection, window: Window, embed: Embedder, text
 # %% ../nbs/30_ingest.ipynb #96e28157
 def state_of(heads: Mapping[str, str], dirs: Mapping[str, str], rules: str, settings: str) -> dict[str, Any]:
     "What must be equal for a run to have nothing to do."
-    return {'heads': dict(heads), 'dirs': dict(dirs), 'rules': rules, 'model': settings, 'schema': SCHEMA_VERSION}
+    return {'heads': dict(heads), 'dirs': dict(dirs), 'rules': rules, 'model': settings}
 
 
 def model_settings(config: Config) -> str:
@@ -379,7 +379,8 @@ def model_settings(config: Config) -> str:
 
 def is_current(meta: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
     "Whether the last run finished on exactly this state."
-    return meta.get('state') == state and not meta.get('last_ingest_error') and not meta.get('running')
+    undisturbed = not meta.get('last_ingest_error') and not meta.get('running')
+    return undisturbed and meta.get('state') == state and meta['schema_version'] == SCHEMA_VERSION
 
 # %% ../nbs/30_ingest.ipynb #ec05ceff
 @dataclass

@@ -69,6 +69,8 @@ def blocked(error: OSError, folder: Path) -> FailedError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull('no space left', where, 'make room, then run this again')
     hint = 'merlin keeps its database there: make it writable for this user, or set MERLIN_HOME to another folder'
+    if error.errno == errno.EPERM and os.geteuid() == 0:
+        hint = 'this root may not become another user, as Postgres needs (a rootless container?): set DATABASE_URL'
     return FailedError(error.strerror or str(error), where, hint)
 
 # %% ../nbs/21b_launcher.ipynb #8d91cac4

@@ -8,6 +8,7 @@ __all__ = ['EXACT_LIMIT', 'EF_SEARCH', 'COUNT', 'EXACT', 'GRAPH', 'FULLTEXT', 'M
            'fetch_facts', 'fetch_texts']
 
 # %% ../nbs/40_legs.ipynb #89dc93ad
+import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -113,8 +114,12 @@ def fulltext_leg(
     conn: psycopg.Connection, query: str, filters: Filters, limit: int, text_config: str = 'english'
 ) -> list[Found]:
     "The sections that hold every word of the query, best cover density first."
-    params = filters.params() | {'query': query, 'limit': limit, 'config': text_config}
-    return _found(conn.execute(FULLTEXT.format(where=filters.where()), params))
+    plain = re.sub('-{2,}', ' ', query)
+    params = filters.params() | {'query': plain, 'limit': limit, 'config': text_config}
+    try:
+        return _found(conn.execute(FULLTEXT.format(where=filters.where()), params))
+    except (psycopg.errors.InternalError, psycopg.errors.ProgramLimitExceeded):  # "tsquery stack too small"
+        return []
 
 # %% ../nbs/40_legs.ipynb #0b528067
 LITERAL = r"""

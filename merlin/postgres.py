@@ -111,37 +111,29 @@ class Server:
             raise FailedError('another process has been starting or stopping the database for minutes', path)
         return lock
 
-    def _enter(self, sure: bool) -> int:
-        "start.lock, with a server that runs."
+    def _enter(self, held: contextlib.ExitStack, sure: bool) -> None:
+        "Put start.lock on the stack, with a server that runs."
         places = self.places
         make_folder(places.folder, 0o700 if os.geteuid() else 0o711)
-        lock = self._lock(shared=not sure)
-        try:
-            if not sure and not ready(places):
-                os.close(lock)
-                lock = self._lock()
-                sure = True
-            if sure:
-                bring_up(places, self.pg_bin, self.pg_user)
-            os.close(keeper.open_private(str(places.folder / 'used')))
-            os.utime(places.folder / 'used')
-            start_keeper(places, self.linger)
-        except BaseException:
-            os.close(lock)
-            raise
-        return lock
+        if not sure:
+            held.callback(os.close, self._lock(shared=True))
+        if sure or not ready(places):
+            held.close()
+            held.callback(os.close, self._lock())
+            bring_up(places, self.pg_bin, self.pg_user)
+        os.close(keeper.open_private(str(places.folder / 'used')))
+        os.utime(places.folder / 'used')
+        start_keeper(places, self.linger)
 
     @contextlib.contextmanager
     def running(self, sure: bool = False) -> Iterator[str]:
         "Gives the DSN; while the block runs, so does the server. `sure`: ask it, do not trust its files. MerlinError."
-        try:
-            lock = self._enter(sure)
-        except OSError as error:
-            raise blocked(error, self.places.folder) from error
-        try:
+        with contextlib.ExitStack() as held:
+            try:
+                self._enter(held, sure)
+            except OSError as error:
+                raise blocked(error, self.places.folder) from error
             yield self.places.dsn
-        finally:
-            os.close(lock)
 
     def start(self) -> None:
         "Start it if needed, and keep it until it is stopped."

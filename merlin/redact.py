@@ -7,8 +7,8 @@ __all__ = ['Span', 'BEFORE', 'BEFORE_CAPITALS', 'BLOCK_WORDS', 'BLOCK', 'BLOCK_E
            'WRAPPED_PEM', 'LONG_RUN', 'LEAST_BODY', 'URL_FINDER', 'FIND_URL', 'PORT', 'AUTHORIZATION_FINDER',
            'SCHEME_FINDER', 'FIND_AUTHORIZATION', 'FIND_SCHEME', 'FIND_KEY', 'HEX_FINDER', 'FIND_HEX', 'FAMILIES',
            'FINDERS', 'EDITION', 'MARK', 'NEWLINE', 'PASSES', 'finder', 'Places', 'checker', 'shape_finder',
-           'shape_spans', 'block_end', 'block_spans', 'url_spans', 'credentials', 'bearer_spans', 'key_value_spans',
-           'hex_spans', 'Redacted', 'merge', 'Redactor', 'fingerprint']
+           'shape_spans', 'closing_marks', 'block_end', 'block_spans', 'url_spans', 'credentials', 'bearer_spans',
+           'key_value_spans', 'hex_spans', 'Redacted', 'merge', 'Redactor', 'fingerprint']
 
 # %% ../nbs/11_redact.ipynb #4f287606
 import base64
@@ -89,12 +89,20 @@ def shape_spans(places: Places, shapes: tuple[Shape, ...], heads: re2._Regexp) -
         for shape in shapes:
             if shape.starts and not places.text.startswith(shape.starts, at):
                 continue
-            match = checker(shape).match(places.text, at)
-            if match:
+            if match := checker(shape).match(places.text, at):
+                start, end = match.span(1)
                 tail = shape.tail(match[1])
                 if not (placeholder(tail) or wordy(tail)):
-                    yield *match.span(1), shape.family
+                    yield start, end - closing_marks(places.text, start, end), shape.family
                 break
+
+
+def closing_marks(text: str, start: int, end: int) -> int:
+    "How many marks at the end of a token belong to the page: a full stop, the `_` of emphasis that opened before it."
+    if text[end - 1] == '.':
+        return 1
+    opened = next((n for n in range(3) if not text.endswith('_', 0, start - n)), 3)
+    return min(opened, end - start - len(text[start:end].rstrip('_')))
 
 # %% ../nbs/11_redact.ipynb #fe0660e2
 BLOCK_WORDS = ('PRIVATE', 'Private-Lines', '$ANSIBLE_VAULT', 'OpenVPN Static', 'LS0tLS1CRUdJTi')

@@ -95,6 +95,7 @@ class Shape:
         "What may not follow: the run going on, or its punctuation and then the run."
         run = next(p for p in reversed(self.split[1]) if p.alphabet not in ('', 'e'))
         letters, marks = ALPHABETS[run.alphabet]
+        marks = marks.replace('/', '')  # a path goes on behind a token
         return f'(?![{letters}])' + (f'(?![{marks}]{{1,3}}[{letters}])' if marks else '')
 
     @property

@@ -37,7 +37,7 @@ PLAIN_LIMIT = 1_900  # dimensions: 4 bytes each and a header still fit one page
 HNSW_LIMIT = 2_000  # dimensions that pgvector indexes as `vector`; up to 4,000 as `halfvec`
 
 TABLES = """
-create table meta (key text primary key, value jsonb not null);
+create table if not exists meta (key text primary key, value jsonb not null);
 create table documents (
     id bigint generated always as identity primary key,
     repo text not null,
@@ -53,7 +53,7 @@ create table documents (
     redactions jsonb not null,
     warnings jsonb not null
 );
-create table vectors (
+create table if not exists vectors (
     id bigint generated always as identity primary key,
     text_sha bytea not null unique,
     embedding vector({dim}) not null
@@ -140,14 +140,10 @@ def create_tables(
     dim: int,  # its dimensions
     trigrams: bool,  # whether the server has pg_trgm
 ) -> None:
-    "Fresh tables for one embedding model, in one transaction."
+    "Fresh tables for one embedding model, in one transaction; a rebuild finds its meta and its vectors again."
     with conn.transaction():
-        keep = conn.execute("select to_regclass('vectors')").fetchone()[0]
-        script = TABLES.format(dim=dim)
-        if keep:  # a rebuild keeps what was embedded
-            script = ''.join(s + ';' for s in script.split(';') if s.strip() and 'create table vectors' not in s)
-        conn.execute(script)
-        if dim <= PLAIN_LIMIT and not keep:
+        conn.execute(TABLES.format(dim=dim))
+        if dim <= PLAIN_LIMIT:
             conn.execute('alter table vectors alter embedding set storage plain')
         if trigrams:
             conn.execute(TRIGRAMS)

@@ -80,7 +80,7 @@ class WordEmbedder:
 
     identity = 'test:words:64'
     dim = 64
-    batch = 64
+    batch = 16
     truncated = windowed = 0
 
     def __init__(self) -> None:

@@ -74,6 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
         refuse_live_database()
     config.stash[MADE] = Path(tempfile.mkdtemp(prefix='merlin-run-', dir=roomy_folder()))
     os.environ[RUN] = str(config.stash[MADE])
+    os.environ.setdefault('MERLIN_TEST_LINGER', '60')  # seconds: also a run that is killed leaves no server behind
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -19,17 +19,28 @@ LAYERS = [
     'globs',
     'layout',
     'config',
+    'git',
     'gitrepo',
+    'blocks',
+    'outline',
     'document',
     'shapes',
-    'secrets',
+    'values',
+    'assignments',
+    'hashes',
     'redact',
     'hosts',
     'chunk',
     'vectors',
     'embed_local',
+    'embed_http',
+    'embed_remote',
     'embed',
     'keeper',
+    'binaries',
+    'launcher',
+    'postgres',
+    'dsn',
     'database',
     'store',
     'testing',
@@ -38,8 +49,8 @@ LAYERS = [
     'rank',
     'search',
     'freshness',
-    'quickstart',
     'cli',
+    'quickstart',
 ]
 
 # Tools of the notebooks and of the evaluation: an installed merlin must work without them.
@@ -86,7 +97,10 @@ def imports(path: Path) -> list[str]:
         elif isinstance(node, ast.ImportFrom):
             base = list(package[: len(package) - node.level + 1]) if node.level else []
             full = '.'.join([*base, node.module] if node.module else base)
-            out += [f'{full}.{a.name}' for a in node.names] if full == 'merlin' else [full]
+            if full == 'merlin':
+                out += [f'merlin.{a.name}' for a in node.names if module_path(a.name).exists()] or ['merlin']
+            else:
+                out.append(full)
     return out
 
 
