@@ -75,7 +75,10 @@ def closes(text: str, char: str, length: int) -> bool:  # a line, and the marks 
 # %% ../nbs/08_blocks.ipynb #51813de4
 RAW = (
     (re.compile(r'<!--'), re.compile(r'-->')),
-    (re.compile(r'<(?:pre|script|style|textarea)(?:[ \t>]|$)', re.I), re.compile(r'</(?:pre|script|style|textarea)>', re.I)),
+    (
+        re.compile(r'<(?:pre|script|style|textarea)(?:[ \t>]|$)', re.I),
+        re.compile(r'</(?:pre|script|style|textarea)>', re.I),
+    ),
 )
 QUOTE = -1  # among the open containers: a quote; other numbers are the columns that a list item's content needs
 QUOTE_MARK = re.compile(r' {0,3}> ?')

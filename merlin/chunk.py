@@ -7,11 +7,11 @@ __all__ = ['CJK', 'DEEPEST', 'HEADING_LIMIT', 'PARAGRAPH', 'ITEM', 'LINE', 'NEVE
            'SENTENCE', 'MARK_LIMIT', 'POINTER', 'POINTER_END', 'Chunk', 'quarters', 'estimate_tokens', 'head',
            'Section', 'cut_sections', 'tables', 'ranks', 'Piece', 'slices', 'pieces', 'Part', 'stripped',
            'table_header', 'parts', 'whole', 'is_long', 'heading_dates', 'shipped_stale', 'is_stale', 'plain',
-           'lost_pointer', 'fence_warnings', 'size_warning', 'Page', 'make_chunk', 'section_chunks', 'chunk_markdown']
+           'lost_pointer', 'fence_warnings', 'size_warnings', 'Page', 'make_chunk', 'section_chunks', 'chunk_markdown']
 
 # %% ../nbs/13_chunk.ipynb #31baff25
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -44,7 +44,9 @@ class Chunk:
         return ' > '.join(self.heading_path)
 
 # %% ../nbs/13_chunk.ipynb #1e27320e
-CJK = re.compile('[\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef\U00020000-\U0003ffff]')
+CJK = re.compile(
+    '[\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef\U00020000-\U0003ffff]'
+)
 
 
 def quarters(text: str) -> int:
@@ -174,7 +176,9 @@ def slices(line: str, limit: int) -> Iterator[str]:
         at += len(part)
 
 
-def pieces(lines: Sequence[str], first: int, costs: Sequence[int], limit: int, rank: int = PARAGRAPH) -> Iterator[Piece]:
+def pieces(
+    lines: Sequence[str], first: int, costs: Sequence[int], limit: int, rank: int = PARAGRAPH
+) -> Iterator[Piece]:
     "The lines of a section in pieces that fit, wherever a cut is allowed; `costs` has one rank for each line."
     starts = [n for n, cost in enumerate(costs) if n == 0 or cost <= rank]
     for start, end in zip(starts, [*starts[1:], len(costs)], strict=True):
@@ -224,8 +228,8 @@ def parts(lines: Sequence[str], section: Section, fences: Sequence[Fence], limit
     if size <= limit or start > section.last:
         return [Part(section.first, section.last, stripped('\n'.join(lines[start - 1 : section.last])), size)]
     rows = tables(lines, start, section.last)
-    here = [fence for fence in fences if start <= fence.first <= section.last]
-    costs = ranks(lines, start, section.last, here, rows)
+    begin, end = (bisect_left(fences, n, key=lambda fence: fence.first) for n in (start, section.last + 1))
+    costs = ranks(lines, start, section.last, fences[begin:end], rows)
     out: list[list[Piece]] = []
     room = 0
     for piece in pieces(lines, start, costs, limit):
@@ -305,22 +309,22 @@ def fence_warnings(fences: Sequence[Fence], path: str) -> list[IngestWarning]:
         'file': 'code fence is never closed; read as code to the end of the file',
         'container': 'code fence is never closed; it ends with its list item or quote, before line {}',
     }
-    return [
-        IngestWarning(path, f.first, 'fence', said[f.end].format(f.last + 1)) for f in fences if f.end in said
-    ]
+    return [IngestWarning(path, f.first, 'fence', said[f.end].format(f.last + 1)) for f in fences if f.end in said]
 
 
-def size_warning(section: Section, found: Sequence[Part], limit: int, path: str) -> IngestWarning | None:
-    "A section that had to be split, or holds a fence that could not be."
-    tokens = limit // 4
+def size_warnings(section: Section, found: Sequence[Part], limit: int, path: str) -> list[IngestWarning]:
+    "A section that had to be split, and each fence in it that could not be."
+    over = f'over the limit of {limit // 4}'
+    out = []
     for part in found:
         if part.size > limit:
-            text = f'about {part.size // 4} tokens in one code fence, over the limit of {tokens}; only its head is embedded'
-            return IngestWarning(path, part.first, 'fence-size', text)
-    if len(found) > 1:
-        text = f'section of about {sum(p.size for p in found) // 4} tokens, over the limit of {tokens}; split into {len(found)} parts'
-        return IngestWarning(path, section.first, 'section-size', text)
-    return None
+            text = f'code fence of about {part.size // 4} tokens, {over}; it stays whole, and only its head is embedded'
+            out.append(IngestWarning(path, part.first, 'fence-size', text))
+    if len(found) > 1 and not out:
+        tokens = sum(part.size for part in found) // 4
+        text = f'section of about {tokens} tokens, {over}; split into {len(found)} parts'
+        out.append(IngestWarning(path, section.first, 'section-size', text))
+    return out
 
 # %% ../nbs/13_chunk.ipynb #2869ac8c
 @dataclass(frozen=True)
@@ -367,9 +371,7 @@ def section_chunks(
     old = is_stale(section, lead, stale)
     found = parts(lines, section, fences, page.limit)
     found[0] = Part(section.first, found[0].last, found[0].body, found[0].size)
-    warnings = []
-    if too_long := size_warning(section, found, page.limit, page.path):
-        warnings.append(too_long)
+    warnings = size_warnings(section, found, page.limit, page.path)
     if old:
         lost = {lost_pointer(text, known) for text in (lead, *(h.text for h in section.own))} - {''}
         said = 'superseded, but this page has no section {!r}; the reader is sent nowhere'
@@ -405,6 +407,8 @@ def chunk_markdown(
         chunks += found
         warnings += said
     if not any(chunk.body for chunk in chunks):
-        kind, said = ('heading-only', 'only headings, nothing below them') if chunks else ('empty', 'no text; nothing to index')
+        kind, said = (
+            ('heading-only', 'only headings, nothing below them') if chunks else ('empty', 'no text; nothing to index')
+        )
         warnings.append(IngestWarning(path, None, kind, said))
     return chunks, sorted(warnings, key=lambda w: w.line or 0)

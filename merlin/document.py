@@ -47,7 +47,9 @@ def decode(
     warnings = []
     if size > len(blob):
         read, blob = len(blob), _whole_lines(blob)
-        text = f'{size / 1e6:.1f} MB, more than the {read / 1e6:.1f} MB that are read; the rest of the file is not indexed'
+        text = (
+            f'{size / 1e6:.1f} MB, more than the {read / 1e6:.1f} MB that are read; the rest of the file is not indexed'
+        )
         warnings.append(IngestWarning(path, None, 'size', text))
     try:
         text = blob.decode('utf-8-sig')
@@ -191,7 +193,9 @@ def read_front(front: Front, path: str) -> tuple[dict[str, Value], dict[str, int
         text = f'invalid front matter, ignored as a whole ({reason}); quote a value that contains a colon'
         return {}, {}, [IngestWarning(path, line, 'front-matter', text)]
     warnings = [
-        IngestWarning(path, line + 2, 'duplicate-key', f'front matter has the key {key[:60]!r} twice; the last value counts')
+        IngestWarning(
+            path, line + 2, 'duplicate-key', f'front matter has the key {key[:60]!r} twice; the last value counts'
+        )
         for key, line in fields.repeated
     ]
     values = {key: _restored(value) for key, value in fields.values.items()}

@@ -57,14 +57,20 @@ def host_record(document: Document) -> tuple[HostRecord | None, list[IngestWarni
     name = name.strip()
     if not name or name.lower() in NOTHING:
         name = PurePosixPath(path).stem
-        warnings.append(IngestWarning(path, None, 'host-name', f'host record without `host:`; it is taken for {name!r}'))
+        warnings.append(
+            IngestWarning(path, None, 'host-name', f'host record without `host:`; it is taken for {name!r}')
+        )
     aliases = [*more, *_listed(front.get('aliases', ()), front.get('alias', ()))]
     listed = _listed(front.get('ips', ()), front.get('ip', ()))
     ips = {text: address(text) for text in listed}
     odd = [n for n in (name, *aliases) if not WORD.fullmatch(n) and not address(n)]
-    warnings += [IngestWarning(path, None, 'host-name', f'{n!r} is not one word, so a text cannot mention it') for n in odd]
+    warnings += [
+        IngestWarning(path, None, 'host-name', f'{n!r} is not one word, so a text cannot mention it') for n in odd
+    ]
     bad = [text for text, ip in ips.items() if not ip]
-    warnings += [IngestWarning(path, None, 'host-name', f'{text!r} in ips is no address; it is ignored') for text in bad]
+    warnings += [
+        IngestWarning(path, None, 'host-name', f'{text!r} in ips is no address; it is ignored') for text in bad
+    ]
     return HostRecord(name, tuple(aliases), tuple(dict.fromkeys(ip for ip in ips.values() if ip)), path), warnings
 
 # %% ../nbs/12_hosts.ipynb #a82712d5

@@ -81,7 +81,9 @@ def next_closers(marks: Sequence[Mark]) -> list[int]:
 def count_openers(marks: Sequence[Mark]) -> dict[tuple[str, bool], list[int]]:
     "Before each mark and behind the last: marks with an info string, all of one kind or only its long ones."
     kinds = [(char, long) for char in '`~' for long in (False, True)]
-    counted = {(char, long): [m.char == char and bool(m.info) and m.length > 3 * long for m in marks] for char, long in kinds}
+    counted = {
+        (char, long): [m.char == char and bool(m.info) and m.length > 3 * long for m in marks] for char, long in kinds
+    }
     return {kind: list(accumulate(found, initial=0)) for kind, found in counted.items()}
 
 

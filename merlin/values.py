@@ -36,7 +36,9 @@ def readable(value: str) -> bool:
     if any(len(SWITCH.findall(run)) > 2 for run in RUN.findall(value)):
         return False
     pairs = [s[i : i + 2].lower() for s in segments if s.isalpha() for i in range(len(s) - 1)]
-    return len(pairs) < 4 or sum(p in PAIRS for p in pairs) >= PAIR_SHARE * len(pairs)
+    mean = sum(map(len, segments)) / max(len(segments), 1)
+    share = PAIR_SHARE + 0.15 * max(0, 4 - mean)  # the shorter the segments, the more the pairs have to show
+    return len(pairs) < 4 or sum(p in PAIRS for p in pairs) >= share * len(pairs)
 
 
 def key_name(value: str) -> bool:
@@ -77,7 +79,7 @@ def placeholder(value: str) -> bool:
         return True
     if value.endswith(('EXAMPLE', 'EXAMPLEKEY')) or value.lower() in NOTHING:
         return True
-    segments = {s.lower() for s in SEGMENT.findall(value)}
+    segments = {s.lower() for s in SEGMENT.findall(value)} | {re.sub('[-_. ]', '', value.lower())}
     return not SAY_SO.isdisjoint(segments) and (wordy(value) or any(len(s) > 4 for s in SAY_SO & segments))
 
 # %% ../nbs/11b_values.ipynb #b3b9feeb

@@ -76,7 +76,8 @@ def hold(text: str, chunks: list[Chunk], max_tokens: int = 1500) -> None:
 
 
 def test_atx_headings_by_commonmark():
-    text = '# A\n##\tTab\n   ### Indented ###\n## Build C#\n#\n####### seven\n#none\n    # code\n\t# code\n> # quote\n- # item\n\\# no\n'
+    text = '# A\n##\tTab\n   ### Indented ###\n## Build C#\n#\n####### seven\n#none\n'
+    text += '    # code\n\t# code\n> # quote\n- # item\n\\# no\n'
     assert headings(text) == ['A', 'Tab', 'Indented', 'Build C#', '']
 
 
@@ -426,6 +427,18 @@ def test_hostile_lines_take_linear_time(line):
 # ---- the fixture record, and real ones
 
 
+def judge(text: str) -> None:
+    "The headings of a page are those that markdown-it finds, unless a fence had to be repaired."
+    lines = split_lines(text)
+    first = front_matter(lines).body_line
+    shape = outline(lines, first)
+    if any(fence.end in ('repair', 'file') for fence in shape.fences):
+        return
+    tokens = JUDGE.parse('\n'.join(lines[first - 1 :]) + '\n')
+    judged = [t.map[0] + first for t in tokens if t.type == 'heading_open' and t.level == 0 and t.markup[0] == '#']
+    assert [h.line for h in shape.headings] == judged
+
+
 def record(folder: Path) -> tuple[Counter, int, int]:
     "Kinds of warnings, chunks and files of a folder; every page holds what is true of any."
     layout, kinds, chunks, files = read_layout(None, {}).layout, Counter(), 0, 0
@@ -436,6 +449,7 @@ def record(folder: Path) -> tuple[Counter, int, int]:
         document, more = parse_document(text, path.relative_to(folder).as_posix(), layout, None)
         found, warnings = chunk_markdown(text, 'p.md', title=document.title, date=document.date)
         hold(text, found)
+        judge(text)
         kinds.update(w.kind for w in (*said, *more, *warnings))
         chunks, files = chunks + len(found), files + 1
     return kinds, chunks, files

@@ -84,8 +84,9 @@ def export(path: Path) -> None:
 def run(path: Path) -> None:
     "Execute the notebook in a fresh process, in its own folder, and keep its outputs."
     env = {**os.environ, 'PYTHONPATH': str(ROOT), 'IN_TEST': '1'}
-    subprocess.run(['exec_nb', path.name, '--dest', path.name], cwd=path.parent, env=env, check=True)
-    subprocess.run(['nbdev_clean', '--fname', path.name], cwd=path.parent, env=env, check=True)
+    tools = Path(sys.executable).parent
+    for command in ([tools / 'exec_nb', path.name, '--dest', path.name], [tools / 'nbdev_clean', '--fname', path.name]):
+        subprocess.run(command, cwd=path.parent, env=env, check=True)
 
 
 def main() -> None:
