@@ -40,10 +40,29 @@ from .gitrepo import GitRepo
 from .hosts import HostIndex, HostRecord, host_record
 from .redact import Redactor
 from merlin.store import (
-    DROP_ALL, DROP_TEXTS, SCHEMA_VERSION, Known, Record, build_hnsw, count_index, create_schema, create_tables,
-    drop_hnsw_for_bulk, guard_model, known_documents, known_vectors, now, read_meta, remove_documents, sweep_vectors,
-    session, text_sha, try_lock, write_document, write_meta,
-)  # fmt: skip
+    DROP_ALL,
+    DROP_TEXTS,
+    SCHEMA_VERSION,
+    Known,
+    Record,
+    build_hnsw,
+    count_index,
+    create_schema,
+    create_tables,
+    drop_hnsw_for_bulk,
+    guard_model,
+    known_documents,
+    known_vectors,
+    now,
+    read_meta,
+    remove_documents,
+    session,
+    sweep_vectors,
+    text_sha,
+    try_lock,
+    write_document,
+    write_meta,
+)
 
 # %% ../nbs/30_ingest.ipynb #da98bd0b
 @dataclass

@@ -22,8 +22,16 @@ from .embed import Embedder, embedder
 from .errors import ConfigError, FailedError, nearest
 from .hosts import HostIndex, HostRecord
 from merlin.legs import (
-    MAX_QUERY, Facts, Filters, Found, fetch_facts, fetch_texts, fulltext_leg, literal_leg, vector_leg,
-)  # fmt: skip
+    MAX_QUERY,
+    Facts,
+    Filters,
+    Found,
+    fetch_facts,
+    fetch_texts,
+    fulltext_leg,
+    literal_leg,
+    vector_leg,
+)
 from .rank import ALSO, NEAR_TIE, Factors, Ranked, factors, fuse, group
 from .redact import Redactor
 from .store import guard_model, read_meta, require_index
