@@ -98,8 +98,9 @@ def search_command(argv: Sequence[str]) -> int:
 
 def current_verdict(conn, config) -> Any:
     "The verdict on the index behind this connection."
+    from merlin.corpus import rules_fingerprint
     from merlin.freshness import verdict
-    from merlin.ingest import model_settings, rules_fingerprint
+    from merlin.ingest import model_settings
     from merlin.redact import Redactor
     from merlin.store import lock_is_held, read_meta
 

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['Span', 'BEFORE', 'BEFORE_CAPITALS', 'BLOCK_WORDS', 'BLOCK', 'BLOCK_END', 'BLOCK_HEADER', 'BLOCK_RUN', 'BLOCK_GAP',
            'WRAPPED_PEM', 'LONG_RUN', 'LEAST_BODY', 'URL_FINDER', 'FIND_URL', 'PORT', 'AUTHORIZATION_FINDER',
-           'SCHEME_FINDER', 'FIND_AUTHORIZATION', 'FIND_SCHEME', 'FIND_KEY', 'HEX_FINDER', 'FIND_HEX', 'FAMILIES',
-           'FINDERS', 'EDITION', 'MARK', 'NEWLINE', 'PASSES', 'finder', 'Places', 'checker', 'shape_finder',
+           'SCHEME_FINDER', 'FIND_AUTHORIZATION', 'FIND_SCHEME', 'FIND_KEY', 'FIND_COMMAND', 'HEX_FINDER', 'FIND_HEX',
+           'FAMILIES', 'FINDERS', 'EDITION', 'MARK', 'NEWLINE', 'PASSES', 'finder', 'Places', 'checker', 'shape_finder',
            'shape_spans', 'closing_marks', 'block_end', 'block_spans', 'url_spans', 'credentials', 'bearer_spans',
            'key_value_spans', 'hex_spans', 'Redacted', 'merge', 'Redactor', 'fingerprint']
 
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import re2
 
-from .assignments import KEY_FINDER, assignment
+from .assignments import COMMAND_FINDER, KEY_FINDER, assignment, command_password
 from .errors import ConfigError, nearest
 from .hashes import LiveSecrets, load_hash_file
 from .shapes import SHAPES, Shape
@@ -113,7 +113,7 @@ BLOCK = re.compile(
 BLOCK_END = re.compile(r'-{4,7} ?END(?:[ +_]|%20)[A-Za-z0-9 +_%]{1,60}?-{4,5}')
 BLOCK_HEADER = re.compile(r'(?:Proc-Type|DEK-Info|Version|Comment|Charset|Hash|MessageID|Subject|X-[\w-]{1,40}): ?[^\n\\]{0,200}')
 BLOCK_RUN = re.compile(r'[A-Za-z0-9+/=]+')
-BLOCK_GAP = re.compile(r'(?:\s|\\+[nrt]|&#1[03];|&#x[aAdD];|%0[aAdD]|[>|#*"\'`,;.+\\]|-(?!---))+')
+BLOCK_GAP = re.compile(r'(?:\s|<br ?/?>|\\+[nrt]|&#1[03];|&#x[aAdD];|%0[aAdD]|[>|#*"\'`,;.+\\]|-(?!---))+')
 WRAPPED_PEM = re.compile(r'LS0tLS1CRUdJTi[A-Za-z0-9+/]{30,}={0,2}')  # base64 of '-----BEGIN '
 LONG_RUN, LEAST_BODY = 16, 40  # characters of base64 in a line, in a key
 
@@ -154,7 +154,7 @@ def block_spans(places: Places) -> Iterator[Span]:
             yield *match.span(), 'private_key'
 
 # %% ../nbs/11_redact.ipynb #f2119c24
-URL_FINDER = r'''//([^\s/:?#"'<>`|\\]{0,256}):([^\s/"'<>`|\\]{1,512})@[A-Za-z0-9\[$_{-]'''
+URL_FINDER = r'''(?://|\\/\\/)([^\s/:?#"'<>`|\\]{0,256}):([^\s/"'<>`|\\]{1,512})@[A-Za-z0-9\[$_{-]'''
 FIND_URL = finder(URL_FINDER)
 PORT = re.compile(r'[0-9]{1,5}(?:[?#,;&)].*)?')
 
@@ -173,7 +173,7 @@ AUTHORIZATION_FINDER = (
     r'''(?:\*\*)?(?:\\?["'`]|&quot;|&#3[49];|“)?'''
     r'(?:[a-z][a-z0-9-]{1,30}(?:[ \t]{1,4}|%20))?([a-z0-9._~+/=%-]{6,})'
 )
-SCHEME_FINDER = r'''(?:^|[^a-z0-9])(bearer|basic)(?:\*\*)?(?:[ \t]{1,4}|%20|\+|:[ \t]{0,4})(?:\\?["'`]|&quot;|“|<)?([a-z0-9._~+/=%-]{8,})'''
+SCHEME_FINDER = r'''(?:^|[^a-z0-9])(bearer|basic)(?:\*\*)?(?:[ \t]{1,4}|%20|\+|:[ \t]{0,4}|\r?\n[ \t>]{0,8})(?:\\?["'`]|&quot;|“|<)?([a-z0-9._~+/=%-]{8,})'''
 FIND_AUTHORIZATION = finder(AUTHORIZATION_FINDER, any_case=True)
 FIND_SCHEME = finder(SCHEME_FINDER, any_case=True)
 
@@ -201,6 +201,7 @@ def bearer_spans(places: Places) -> Iterator[Span]:
 
 # %% ../nbs/11_redact.ipynb #b16ad1fa
 FIND_KEY = finder(KEY_FINDER, any_case=True)
+FIND_COMMAND = finder(COMMAND_FINDER, any_case=True)
 
 
 def key_value_spans(places: Places) -> Iterator[Span]:
@@ -212,6 +213,9 @@ def key_value_spans(places: Places) -> Iterator[Span]:
             continue
         if span := assignment(places.text, *word, places.text[slice(*sep)], sep[1]):
             done = span[1]
+            yield *span, 'key_value'
+    for ((_, end),) in places.find(FIND_COMMAND):
+        if span := command_password(places.text, end):
             yield *span, 'key_value'
 
 # %% ../nbs/11_redact.ipynb #2a10f8d9
@@ -320,5 +324,5 @@ class Redactor:
 def fingerprint(families: tuple[str, ...], hash_file: str) -> str:
     "Changes with the rules, the families in force and the hash file: then old text has to be redacted again."
     rules = [str(EDITION), *(f'{s.family} {s.pattern}' for s in SHAPES), BLOCK.pattern, URL_FINDER, AUTHORIZATION_FINDER]
-    rules += [SCHEME_FINDER, KEY_FINDER, HEX_FINDER, *families, hash_file]
+    rules += [SCHEME_FINDER, KEY_FINDER, COMMAND_FINDER, HEX_FINDER, *families, hash_file]
     return hashlib.sha256('\n'.join(rules).encode()).hexdigest()

@@ -44,6 +44,7 @@ LAYERS = [
     'database',
     'testing',
     'store',
+    'corpus',
     'ingest',
     'legs',
     'rank',

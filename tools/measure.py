@@ -28,7 +28,8 @@ import json, sys
 from dataclasses import replace
 from merlin.config import load_config
 from merlin.hosts import HostIndex
-from merlin.ingest import Rules, list_all, make_record, open_repos, read_blobs
+from merlin.corpus import Rules, list_all, make_record, read_blobs
+from merlin.ingest import open_repos
 from merlin.redact import Redactor
 config = load_config()
 repos, redactor = open_repos(config), Redactor()
