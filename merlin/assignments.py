@@ -38,7 +38,7 @@ COMMAND_FINDER = (
 # %% ../nbs/11c_assignments.ipynb #f046e25d
 PASSWORD = re.compile(
     r'.*(?:password|passwd|passphrase|passcode|passwort|kennwort|contrase[ñn]a)|pass|pwd|pw|psk|senha'
-    r'|(?:db|user|root|admin|smtp|mail|ldap|ftp|sql|my|require)(?:pass|pw|pwd)|masterauth|密码|密碼|口令|パスワード|비밀번호'
+    r'|(?:db|user|root|admin|smtp|mail|ldap|ftp|sql|my|require)(?:pass|pw|pwd)|密码|密碼|口令|パスワード|비밀번호'
 )
 SECRET = re.compile(r'.*(?:secret|token|credentials?)|creds?|密钥|密鑰|令牌')
 QUALIFIED_KEY = re.compile(
@@ -282,6 +282,6 @@ def command_password(text: str, end: int) -> tuple[int, int] | None:
     value = read_value(text, end, query=False)
     if not value or placeholder(value.text) or lookup(value.text) or key_name(value.text):
         return None
-    if text[value.end : value.end + 1] in ('(', ':', '/') or not is_password(value, COMMAND):
+    if text[value.end : value.end + 1] in ('(', ':', '/') or (value.quote == 'bare' and value.text.isalpha()):
         return None
-    return value.start, value.end
+    return (value.start, value.end) if is_password(value, COMMAND) else None

@@ -164,7 +164,8 @@ def test_a_broken_layout_file_is_refused_before_a_database_is_needed(home, notes
 def test_a_password_in_the_connection_string_is_never_shown(home, notes, capsys, monkeypatch):
     word = 'correct' + '-horse'
     url = os.environ['DATABASE_URL']
-    monkeypatch.setenv('DATABASE_URL', f'{url}{"&" if "?" in url else "?"}password={word}')
+    glue = ('&' if '?' in url else '?') if '://' in url else ' '
+    monkeypatch.setenv('DATABASE_URL', f'{url}{glue}password={word}')
     assert main([str(notes)]) == 0
     shown = capsys.readouterr()
     assert word not in shown.out + shown.err and 'DATABASE_URL' in shown.out
