@@ -131,8 +131,12 @@ def index_facts(meta: Mapping[str, Any], busy: bool, model_differs: bool, rules_
     )  # fmt: skip
 
 
-def verdict(config: Config, meta: Mapping[str, Any], busy: bool = False, model_differs: bool = False, rules_differ: bool = False) -> Verdict:
+def verdict(
+    config: Config, meta: Mapping[str, Any], busy: bool = False, model_differs: bool = False, rules_differ: bool = False
+) -> Verdict:
     "The verdict on this index now."
     heads, fetched = (meta.get('state') or {}).get('heads', {}), meta.get('fetched') or {}
     repos = [repo_facts(GitRepo(r.dir, r.name), heads.get(r.name), unix(fetched.get(r.name))) for r in config.repos]
+    gone = sorted(heads.keys() - {r.name for r in config.repos})
+    repos += [RepoFacts(name, heads[name], error='it is not configured any more') for name in gone]
     return judge(repos, index_facts(meta, busy, model_differs, rules_differ), time.time(), config.grace, config.max_age)

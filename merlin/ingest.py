@@ -334,7 +334,7 @@ def ingest(
 ) -> Report:
     "Bring the index up to date. Raises ConfigError, RefusedError or FailedError; what was finished stays."
     report = Report()
-    with session(config.database) as conn, recorded_errors(conn):
+    with report.stage('total'), session(config.database) as conn, recorded_errors(conn):
         redactor = Redactor(config.redact.disable, config.redact.secret_hashes)
         repos = open_repos(config)
         if not try_lock(conn, config.database.schema, wait):

@@ -25,8 +25,9 @@ from typing import TextIO
 import merlin
 from .cli import main as command
 from .config import VARIABLES, Config, RepoConfig, load_config, write_layout
+from .corpus import guard_record
 from .errors import ConfigError, MerlinError
-from .ingest import guard_record, ingest, open_repos, print_report, progress_line
+from .ingest import ingest, open_repos, print_report, progress_line
 from .store import read_meta, session
 from .testing import fixture_folder, fixture_record
 
