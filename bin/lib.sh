@@ -158,6 +158,8 @@ pip_install() { # EXTRA: into .venv, which is there
   [ $code -gt 128 ] && die $code 'pip was stopped; run it again to start over'
   rm -f "$BUSY"
   [ $code = 0 ] || explain "$log"
+  # Compiled once here: otherwise a user who may not write to the checkout compiles merlin at every start.
+  "$VENV/bin/python" -m compileall -q "$ROOT/merlin" >>"$log" 2>&1 || :
 }
 
 prepare() { # EXTRA: make .venv right for it; costs nothing when it is

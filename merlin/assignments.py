@@ -4,14 +4,16 @@
 
 # %% auto #0
 __all__ = ['WORDS', 'ENDINGS', 'CLOSERS', 'KEY_FINDER', 'COMMAND_FINDER', 'PASSWORD', 'SECRET', 'QUALIFIED_KEY', 'WEAK',
-           'NO_SECRET', 'IDENTIFIER', 'SMART', 'WIDE', 'VALUE', 'CUT', 'QUOTES', 'QUERY_CUT', 'ASSIGNING', 'GOES_ON',
-           'NETRC', 'CELL', 'CELL_END', 'CALL_END', 'TECHNIQUE', 'ENGLISH', 'PROSE', 'MARKS', 'NAME_LETTERS', 'COMMAND',
-           'LOOSE_PHRASE', 'SEPS', 'key_kind', 'Value', 'read_value', 'opened', 'Place', 'line_before', 'look_around',
-           'noise', 'phrase', 'is_password', 'is_machine_made', 'fits', 'assignment', 'command_password']
+           'NO_SECRET', 'IDENTIFIER', 'SMART', 'WIDE', 'BARE', 'REST', 'QUERY_REST', 'VALUE', 'CUT', 'QUOTES', 'INSIDE',
+           'QUERY_CUT', 'ASSIGNING', 'GOES_ON', 'NETRC', 'CELL', 'CELL_END', 'CALL_END', 'TECHNIQUE', 'ENGLISH',
+           'PROSE', 'MARKS', 'NAME_LETTERS', 'COMMAND', 'NESTED', 'LOOSE_PHRASE', 'SEPS', 'key_kind', 'Value',
+           'read_value', 'whole', 'opened', 'Place', 'line_before', 'look_around', 'noise', 'phrase', 'is_password',
+           'is_machine_made', 'fits', 'assignment', 'command_password']
 
 # %% ../nbs/11c_assignments.ipynb #c787acef
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .values import SEGMENT, UUID, key_name, lookup, placeholder, wordy
 
@@ -51,6 +53,7 @@ NO_SECRET = frozenset('pveapi pbsapi next page continuation sync cursor eos bos 
 IDENTIFIER = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.'
 
 
+@lru_cache(4096)
 def key_kind(key: str) -> str:
     "What the key promises: 'password', 'secret', 'weak', or '' where it names no secret."
     words = [w.lower() for w in SEGMENT.findall(key)] or [key]
@@ -68,24 +71,28 @@ def key_kind(key: str) -> str:
 # %% ../nbs/11c_assignments.ipynb #8770bea3
 SMART = '“”„‟‘’‚‛«»‹›「」『』'
 WIDE = '\u200b-\u200f\u2028\u2029\u2060\ufeff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\u2600-\u27bf\U0001f000-\U0001faff'
+BARE = 160  # as far as a value without quotes is read to judge it
+REST = re.compile(rf'[^\s"\'`<>|{SMART}{WIDE}]*')
+QUERY_REST = re.compile(rf'[^\s"\'`<>|&#;,)\]}}{SMART}{WIDE}]*')
 VALUE = re.compile(
     r'(?:\*{1,3}|__|</(?:b|strong|code|th|td|dt|label)>)?[ \t]{0,20}(?:!!(?:str|binary)[ \t]+|&\w{1,40}[ \t]+)?(?:'
     r'(?P<block>[|>][+-]?[ \t]{0,8}\r?\n[ \t]{1,40}(?P<v0>\S{1,512}+)(?=[ \t]{0,8}(?:[\r\n]|$)))'
     r'|(?P<escaped>\\"(?P<v1>(?:[^"\\\n]|\\[^"\n]){1,512}?)\\")'
-    r'|(?P<double>[rbfuRBFU]?"(?P<v2>(?:[^"\\\n]|\\.){1,512}+)")'
-    r"|(?P<single>[rbfuRBFU]?'(?P<v3>(?:[^'\\\n]|\\.|''){1,512}+)')"
+    r'|(?P<double>[rbfuRBFU]?"(?P<v2>(?:[^"\\\n]|\\.){1,4096}+)")'
+    r"|(?P<single>[rbfuRBFU]?'(?P<v3>(?:[^'\\\n]|\\.|''){1,4096}+)')"
     r'|(?P<code>(?P<ticks>`{1,2})(?P<v4>[^`\n]{1,512}+)(?P=ticks))'
     rf'|(?P<smart>[“„‟‘‚«‹「『](?P<v5>[^\n{SMART}]{{1,512}}+)[{SMART}])'
-    r'|(?P<entity>&(?:quot|apos|#3[49]|#x2[27]);(?P<v6>[^&\n]{1,512}+(?:&amp;[^&\n]{1,512}+)*)&(?:quot|apos|#3[49]|#x2[27]);)'
+    r'|(?P<entity>&(?:quot|apos|#3[49]|#x2[27]);(?P<v6>[^&\n]{1,512}+(?:&amp;[^&\n]{1,512}+){0,20})&(?:quot|apos|#3[49]|#x2[27]);)'
     r'|(?P<tag><(?:code|kbd|b|td|tt)>(?P<v7>[^<\n]{1,512}+)</)'
     r'|(?P<bold>\*\*(?P<v8>[^*\s]{1,512}+)\*\*)'
-    rf'|(?P<bare>(?P<v9>[^\s"\'`<>|{SMART}{WIDE}]{{1,512}}+))'
+    rf'|(?P<bare>(?P<v9>[^\s"\'`<>|{SMART}{WIDE}]{{1,{BARE}}}+))'
     r')'
 )
 CUT = re.compile(
     r'\]\(|[,;&][ \t]*(?:amp;)?[A-Za-z_][\w.-]{0,40}[=:]|&(?:amp|lt|gt|quot|apos|#3[49]|#x2[27]);|\\+["\'nrt]|[,;)\]}]+[^\w\s]*$|\*\*|__$'
 )
-QUOTES = ('block', 'escaped', 'double', 'single', 'code', 'smart', 'entity', 'tag', 'bold', 'bare')  # in the order of v0 … v9
+QUOTES = ('block', 'escaped', 'double', 'single', 'code', 'smart', 'entity', 'tag', 'bold', 'bare')
+INSIDE = {quote: f'v{n}' for n, quote in enumerate(QUOTES)}  # the group of what stands inside
 QUERY_CUT = re.compile(r'[&#;,)\]}]')
 
 
@@ -108,15 +115,21 @@ def read_value(
     match = VALUE.match(text, at)
     if not match:
         return None
-    number = next(n for n in range(10) if match[f'v{n}'] is not None)
-    start, end = match.span(f'v{number}')
-    quote = QUOTES[number]
+    quote = match.lastgroup
+    start, end = match.span(INSIDE[quote])
     if quote == 'bare':
         cut = (QUERY_CUT if query else CUT).search(text, start, end)
         end = cut.start() if cut else end
-        while end > start and (text[end - 1] in '.,;:' or (text[end - 1] in ')]}' and not opened(text, start, end))):
+        while end - start < BARE and end > start and (text[end - 1] in '.,;:' or (text[end - 1] in ')]}' and not opened(text, start, end))):
             end -= 1
     return Value(start, end, quote, text[start:end])
+
+
+def whole(text: str, value: Value, query: bool) -> tuple[int, int]:
+    "The span of a value; one without quotes was judged by its beginning and is read to its end here."
+    if value.quote != 'bare' or value.end - value.start < BARE:
+        return value.start, value.end
+    return value.start, (QUERY_REST if query else REST).match(text, value.end).end()
 
 
 def opened(text: str, start: int, end: int) -> bool:
@@ -230,7 +243,7 @@ def is_machine_made(value: Value, place: Place, weak: bool) -> bool:
 # %% ../nbs/11c_assignments.ipynb #1f83d284
 def fits(text: str, key: str, value: Value, place: Place, before: str) -> bool:
     "Whether the dialect that the separator belongs to goes on as it has to."
-    if value.quote == 'bare' and (text[value.end : value.end + 1] in ('(', '[') or value.text[0] in ')]},;:=&|'):
+    if value.quote == 'bare' and (text[value.end : value.end + 1] in ('(', '[') or NESTED.match(value.text)):
         return False
     if place.sep == '>':
         return text.startswith('</', value.end)
@@ -244,6 +257,7 @@ def fits(text: str, key: str, value: Value, place: Place, before: str) -> bool:
 
 
 COMMAND = Place(sep=' ', first=False, option=True, query=False, capitals=False, phrase=False, sentence=False)
+NESTED = re.compile(r'[)\]},;:=&|]|[\w.-]{0,40}(?:pass|passw\w{0,8}|pwd|pw|secret|token|key|auth|sig)[=:]', re.I)  # no value
 LOOSE_PHRASE = re.compile(r'[a-zäöüß]{3,20}(?:[ -][a-zäöüß]{3,20}){3,9}(?=[ \t]*(?:[\r\n]|$))')
 SEPS = {'：': ':', '＝': '=', ':-': '=', '=>': '='}
 
@@ -265,16 +279,18 @@ def assignment(
     if not kind or text[end : end + 1] in ('=', '~', ':') or (sep == '>' and text[key_start - 1 : key_start] != '<'):
         return None
     value = read_value(text, end, text[max(0, key_start - 1) : key_start] in ('?', '&'))
-    if not value or len(value.text) < 4 or placeholder(value.text) or lookup(value.text) or key_name(value.text):
+    if not value or len(value.text) < 4:
         return None
     place = look_around(text, key_start, key, sep, value)
     if not fits(text, key, value, place, line_before(text, key_start)):
         return None
+    if placeholder(value.text) or lookup(value.text) or key_name(value.text):
+        return None
     if kind != 'password':
-        return (value.start, value.end) if is_machine_made(value, place, kind == 'weak') else None
+        return whole(text, value, place.query) if is_machine_made(value, place, kind == 'weak') else None
     if place.phrase and place.first and value.quote == 'bare' and (words := LOOSE_PHRASE.match(text, value.start)):
         return words.span() if phrase(words[0]) else None
-    return (value.start, value.end) if is_password(value, place) else None
+    return whole(text, value, place.query) if is_password(value, place) else None
 
 
 def command_password(text: str, end: int) -> tuple[int, int] | None:
@@ -284,4 +300,4 @@ def command_password(text: str, end: int) -> tuple[int, int] | None:
         return None
     if text[value.end : value.end + 1] in ('(', ':', '/') or (value.quote == 'bare' and value.text.isalpha()):
         return None
-    return (value.start, value.end) if is_password(value, COMMAND) else None
+    return whole(text, value, False) if is_password(value, COMMAND) else None

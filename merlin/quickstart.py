@@ -13,6 +13,7 @@ import importlib.util
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -26,7 +27,7 @@ import merlin
 from .cli import main as command
 from .config import VARIABLES, Config, RepoConfig, load_config, write_layout
 from .corpus import guard_record
-from .errors import ConfigError, MerlinError
+from .errors import ConfigError, FailedError, MerlinError
 from .ingest import ingest, open_repos, print_report, progress_line
 from .store import read_meta, session
 from .testing import fixture_folder, fixture_record
@@ -75,14 +76,19 @@ def same_files(a: Path, b: Path) -> bool:
 def example_record(home: Path) -> Path:
     "The example record as a git repository under `home`, made where it is missing or of another version."
     place = home / 'example'
-    if same_files(fixture_folder(), place):
-        return place
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=home, prefix='.example-') as beside:
-        made = fixture_record(Path(beside) / 'example')
-        shutil.rmtree(place, ignore_errors=True)
-        if not place.exists():
-            os.rename(made, place)
+    try:
+        if same_files(fixture_folder(), place):
+            return place
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=home, prefix='.example-') as beside:
+            made = fixture_record(Path(beside) / 'example')
+            shutil.rmtree(place, ignore_errors=True)
+            if not place.exists():
+                os.rename(made, place)
+    except (OSError, subprocess.CalledProcessError) as error:
+        reason = error.strerror if isinstance(error, OSError) else 'git failed'
+        hint = 'make room and make it writable for this user, or set MERLIN_HOME to another folder'
+        raise FailedError(f'the example record cannot be made: {reason}', str(place), hint) from None
     return place
 
 

@@ -6,9 +6,9 @@
 __all__ = ['Span', 'BEFORE', 'BEFORE_CAPITALS', 'BLOCK_WORDS', 'BLOCK', 'BLOCK_END', 'BLOCK_HEADER', 'BLOCK_RUN', 'BLOCK_GAP',
            'WRAPPED_PEM', 'LONG_RUN', 'LEAST_BODY', 'URL_FINDER', 'FIND_URL', 'PORT', 'AUTHORIZATION_FINDER',
            'SCHEME_FINDER', 'FIND_AUTHORIZATION', 'FIND_SCHEME', 'FIND_KEY', 'FIND_COMMAND', 'HEX_FINDER', 'FIND_HEX',
-           'FAMILIES', 'FINDERS', 'EDITION', 'MARK', 'NEWLINE', 'PASSES', 'finder', 'Places', 'checker', 'shape_finder',
-           'shape_spans', 'closing_marks', 'block_end', 'block_spans', 'url_spans', 'credentials', 'bearer_spans',
-           'key_value_spans', 'hex_spans', 'Redacted', 'merge', 'Redactor', 'fingerprint']
+           'FAMILIES', 'FINDERS', 'EDITION', 'MARK', 'NEWLINE', 'PASSES', 'finder', 'Places', 'by_start',
+           'shape_finder', 'shape_spans', 'closing_marks', 'block_end', 'block_spans', 'url_spans', 'credentials',
+           'bearer_spans', 'key_value_spans', 'hex_spans', 'Redacted', 'merge', 'Redactor', 'fingerprint']
 
 # %% ../nbs/11_redact.ipynb #4f287606
 import base64
@@ -17,7 +17,6 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 import re2
@@ -69,10 +68,14 @@ BEFORE = r'(?:^|[^A-Za-z0-9]|\\[nrtbfv]|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|%[0-
 BEFORE_CAPITALS = r'(?:^|[^A-Z0-9])'
 
 
-@cache
-def checker(shape: Shape) -> re.Pattern:
-    "The compiled pattern of a shape, when it is needed for the first time."
-    return re.compile(shape.pattern)
+
+def by_start(shapes: Iterable[Shape]) -> dict[str, tuple[Shape, ...]]:
+    "Shapes by the two characters that they begin with; under '' those that may begin with anything."
+    found: dict[str, tuple[Shape, ...]] = {}
+    for shape in shapes:
+        for start in {literal[:2] for literal in shape.starts if len(literal) > 1} or {''}:
+            found[start] = *found.get(start, ()), shape
+    return found
 
 
 def shape_finder(shapes: Iterable[Shape]) -> re2._Regexp:
@@ -82,18 +85,23 @@ def shape_finder(shapes: Iterable[Shape]) -> re2._Regexp:
     return finder(f'{BEFORE}({heads})' + (f'|{BEFORE_CAPITALS}({capitals})' if capitals else ''))
 
 
-def shape_spans(places: Places, shapes: tuple[Shape, ...], heads: re2._Regexp) -> Iterator[Span]:
+def shape_spans(places: Places, shapes: dict[str, tuple[Shape, ...]], heads: re2._Regexp) -> Iterator[Span]:
     "Tokens whose shape gives them away."
+    text, done = places.text, 0
+    read: dict[str, int] = {}  # shape -> how far the text was read as one
     for found in places.find(heads):
         at = max(found)[0]
-        for shape in shapes:
-            if shape.starts and not places.text.startswith(shape.starts, at):
-                continue
-            if match := checker(shape).match(places.text, at):
+        if at < done:
+            continue
+        for shape in (*shapes.get(text[at : at + 2], ()), *shapes.get('', ())):
+            match = shape.compiled.match(text, at) if at >= read.get(shape.name, 0) else None
+            if match:
                 start, end = match.span(1)
+                read[shape.name] = end
                 tail = shape.tail(match[1])
                 if not (placeholder(tail) or wordy(tail)):
-                    yield start, end - closing_marks(places.text, start, end), shape.family
+                    done = end
+                    yield start, end - closing_marks(text, start, end), shape.family
                 break
 
 
@@ -286,8 +294,9 @@ class Redactor:
         self.families = tuple(f for f in FAMILIES if f not in off)
         file = None if secret_hashes is None else load_hash_file(secret_hashes)
         self._live = LiveSecrets(file) if file else None
-        self._shapes = tuple(s for s in SHAPES if s.family in self.families)
-        self._heads = shape_finder(self._shapes) if self._shapes else None
+        shapes = [s for s in SHAPES if s.family in self.families]
+        self._shapes = by_start(shapes)
+        self._heads = shape_finder(shapes) if shapes else None
         self.fingerprint = fingerprint(self.families, file.digest if file else '')
 
     def spans(self, text: str) -> list[Span]:

@@ -90,6 +90,11 @@ class Shape:
         body = ''.join(p.pattern for p in secret)
         return ''.join(p.pattern for p in lead) + f'(?P<{group}>{body})' + self.end
 
+    @cached_property
+    def compiled(self) -> re.Pattern:
+        "The pattern, compiled when it is needed for the first time."
+        return re.compile(self.pattern)
+
     @property
     def end(self) -> str:
         "What may not follow: the run going on, or its punctuation and then the run."
@@ -140,8 +145,8 @@ langfuse                sk_key        sk-lf- {UUID}
 deepseek                sk_key        sk- <h32>
 litellm                 sk_key        sk- <U22>
 sk-other                sk_key        sk- <U20-400>
-jwe                     jwt           eyJ|ewo <U10-3000> . <U0-3000> . <U16-100> . <U10-9000> . <U16-100>
-jwt                     jwt           eyJ|ewo <U10-3000> . eyJ|ewo|e30 <U0-9000> . <U10-1500>
+jwe                     jwt           eyJ|ewo <U10-2000> . <U0-1000> . <U16-100> . <U10-9000> . <U16-100>
+jwt                     jwt           eyJ|ewo <U10-2000> . eyJ|ewo|e30 <U0-9000> . <U10-1500>
 age                     private_key   AGE-SECRET-KEY-1 <N58>
 """.strip().splitlines()
 )

@@ -188,3 +188,9 @@ def test_the_readme_names_every_command_and_every_doc():
     commands = [f'bin/{p.name}' for p in (ROOT / 'bin').iterdir() if p.suffix != '.sh']
     docs = [f'docs/{p.name}' for p in (ROOT / 'docs').glob('*.md')]
     assert sorted(n for n in [*commands, *docs] if n not in text) == []
+
+
+def test_the_architecture_page_lists_the_modules_in_the_order_of_the_layers():
+    text = (ROOT / 'ARCHITECTURE.md').read_text(encoding='utf-8')
+    table = text[text.index('| module |') :].split('\n\n')[0]
+    assert re.findall(r'^\| `([\w.]+)` \|', table, re.M) == LAYERS

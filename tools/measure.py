@@ -75,7 +75,8 @@ print(json.dumps(sorted(times)))
 def home(record: str = ''):
     "An environment with a MERLIN_HOME of its own; its server is stopped and the folder removed at the end."
     folder = tempfile.mkdtemp(prefix='merlin-measure-')
-    env = {k: v for k, v in os.environ.items() if not k.startswith(('MERLIN_', 'EMBED_')) and k != 'DATABASE_URL'}
+    foreign = ('DATABASE_URL', 'PYTHONDONTWRITEBYTECODE')  # without the latter Python would compile merlin at each start
+    env = {k: v for k, v in os.environ.items() if not k.startswith(('MERLIN_', 'EMBED_')) and k not in foreign}
     env |= {'MERLIN_HOME': folder, 'REPO_DIR': record, 'PYTHONPATH': str(ROOT)}
     try:
         yield env
