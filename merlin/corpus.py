@@ -13,17 +13,19 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import merlin
-from .chunk import Chunk, chunk_markdown
 from .config import Config
-from .document import Document, decode, parse_document
 from .errors import IngestWarning, RefusedError
 from .gitrepo import GitRepo
-from .hosts import HostIndex, HostRecord, host_record
 from .redact import Redactor
 from .store import Known, Record
+
+if TYPE_CHECKING:  # what cuts pages is imported when there is a page to cut: most runs have none
+    from merlin.chunk import Chunk
+    from merlin.document import Document
+    from merlin.hosts import HostIndex, HostRecord
 
 # %% ../nbs/29_corpus.ipynb #2b48ef88
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def rules_fingerprint(config: Config, redactor: Redactor) -> str:
     return hashlib.sha256('\n'.join(map(str, parts)).encode()).hexdigest()
 
 
-def document_fingerprint(rules: str, hosts: HostIndex) -> str:
+def document_fingerprint(rules: str, hosts: 'HostIndex') -> str:
     "The rules together with the known hosts."
     return hashlib.sha256(f'{rules}\n{hosts.fingerprint}'.encode()).hexdigest()[:32]
 
@@ -136,21 +138,23 @@ class Rules:
 
     config: Config
     redactor: Redactor
-    hosts: HostIndex
+    hosts: 'HostIndex'
     fingerprint: str
 
 
 def read_document(
     source: Source, blob: bytes, size: int, config: Config, redactor: Redactor
-) -> tuple[Document, dict[str, int], list[IngestWarning]]:
+) -> tuple['Document', dict[str, int], list[IngestWarning]]:
     "Decode, redact and parse one file: the document, redactions by family and name, warnings."
+    from merlin.document import decode, parse_document
+
     raw, warnings = decode(blob, source.path, size)
     redacted = redactor.redact(raw)
     document, more = parse_document(redacted.text, source.path, config.layout, source.committed, None)
     return document, redacted.counts, [*warnings, *more]
 
 
-def own_host(document: Document, record: HostRecord | None) -> str | None:
+def own_host(document: 'Document', record: 'HostRecord | None') -> str | None:
     "The host that a whole document is about: the one it defines, or the one its front matter names."
     named = document.front.get('host')
     return record.name if record else named if isinstance(named, str) else None
@@ -158,6 +162,9 @@ def own_host(document: Document, record: HostRecord | None) -> str | None:
 
 def make_record(source: Source, blob: bytes, size: int, rules: Rules) -> tuple[Record, list[IngestWarning]]:
     "One file as it will be stored, and what is wrong with it."
+    from merlin.chunk import chunk_markdown
+    from merlin.hosts import host_record
+
     config = rules.config
     document, counts, warnings = read_document(source, blob, size, config, rules.redactor)
     host, more = host_record(document) if source.type in config.layout.host_types else (None, [])
@@ -171,10 +178,10 @@ def make_record(source: Source, blob: bytes, size: int, rules: Rules) -> tuple[R
 
 def as_record(
     source: Source,
-    document: Document,
+    document: 'Document',
     redactions: Mapping[str, int],
-    host: HostRecord | None,
-    chunks: Sequence[Chunk],
+    host: 'HostRecord | None',
+    chunks: 'Sequence[Chunk]',
     warnings: Sequence[IngestWarning],
     fingerprint: str,
 ) -> Record:
@@ -194,16 +201,18 @@ def find_hosts(
     config: Config,
     redactor: Redactor,
     trusted: bool,  # whether the stored host of an unchanged blob was made by the same rules
-) -> HostIndex:
+) -> 'HostIndex':
     "Every host that the record defines."
+    from merlin.hosts import HostIndex, HostRecord, host_record
+
     records, unread = [], []
     for source in listing.sources.values():
         if source.type not in config.layout.host_types:
             continue
         stored = known.get(source.path)
         if trusted and stored and stored.blob_sha == source.blob_sha:
-            if stored.host:
-                records.append(_host(stored.host, source.path))
+            if host := stored.host:
+                records.append(HostRecord(host['name'], tuple(host['aliases']), tuple(host['ips']), source.path))
         else:
             unread.append(source)
     for source, blob, size in read_blobs(unread, repos):
@@ -212,10 +221,6 @@ def find_hosts(
         if host:
             records.append(host)
     return HostIndex(sorted(records, key=lambda r: r.path))
-
-
-def _host(stored: Mapping[str, Any], path: str) -> HostRecord:
-    return HostRecord(stored['name'], tuple(stored['aliases']), tuple(stored['ips']), path)
 
 
 def read_blobs(sources: Sequence[Source], repos: Mapping[str, GitRepo]) -> Iterator[tuple[Source, bytes, int]]:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SALT', 'ENTRY', 'SEPARATORS', 'CJK', 'SPLIT', 'PADDED', 'PIECE', 'ODD', 'PIECES', 'JOIN', 'STRIP', 'SHORTEST', 'SEEN',
-           'SEEN_LENGTH', 'WORDS', 'BETWEEN_MARKS', 'HINT', 'secret_hash', 'HashFile', 'parse_hash_file',
+           'SEEN_LENGTH', 'WORDS', 'BETWEEN_MARKS', 'HINTS', 'secret_hash', 'HashFile', 'parse_hash_file',
            'load_hash_file', 'stripped', 'joins', 'candidates', 'phrases', 'LiveSecrets', 'remember', 'places']
 
 # %% ../nbs/11d_hashes.ipynb #32c121d5
@@ -139,23 +139,23 @@ def candidates(chunk: str) -> set[str]:
 SEEN, SEEN_LENGTH = 150_000, 200  # texts remembered, and their longest: two sets of some 20 MB
 WORDS = 6  # of a pass phrase
 BETWEEN_MARKS = re.compile(rf'[\n\r{SEPARATORS}]+')
-HINT = r'(?mi)^.*(?:pass|phrase|secret|credential|unlock|pin\b).*$'
+HINTS = ('pass', 'phrase', 'secret', 'credential', 'unlock')
 
 
 def phrases(text: str) -> set[str]:
     "Runs of words that could be a pass phrase."
-    import re2  # only who has live secrets needs it here
-
     found = set()
     for run in BETWEEN_MARKS.split(text):
         run = run.strip()
         if ' ' in run and run.count(' ') < WORDS:
             found |= stripped(run)
-    for line in re2.finditer(HINT, text):
-        words = [m.span() for m in re.finditer(r'\S+', line[0])]
-        for n, (start, _) in enumerate(words):
-            for _, end in words[n + 1 : n + WORDS]:
-                found |= stripped(line[0][start:end])
+    for line in text.split('\n'):
+        lower = line.lower()
+        if any(hint in lower for hint in HINTS):
+            words = [m.span() for m in re.finditer(r'\S+', line)]
+            for n, (start, _) in enumerate(words):
+                for _, end in words[n + 1 : n + WORDS]:
+                    found |= stripped(line[start:end])
     return found
 
 # %% ../nbs/11d_hashes.ipynb #369f892f

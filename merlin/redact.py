@@ -250,7 +250,7 @@ FINDERS: dict[str, Callable[[Places], Iterator[Span]]] = {
 EDITION = 1  # raise it when a rule changes that is no pattern: the fingerprint changes with it
 MARK = re.compile(r'\[REDACTED:[A-Za-z0-9._-]{1,64}\]')
 NEWLINE = re.compile(r'\r\n|\r|\n')
-PASSES = 4  # a marker is a new neighbour: what was glued to a secret may be a token now
+PASSES = 8  # a marker is a new neighbour: what was glued to a secret may be a token now
 
 
 @dataclass(frozen=True)

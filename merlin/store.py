@@ -18,16 +18,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
-from .chunk import Chunk
 from .config import DatabaseConfig
 from .database import as_failure, connect
 from .errors import ConfigError, RefusedError
+
+if TYPE_CHECKING:
+    from merlin.chunk import Chunk
 
 # %% ../nbs/23_store.ipynb #2e2b322c
 SCHEMA_VERSION = 1
@@ -209,7 +211,7 @@ class Record:
     text: str  # the whole file, redacted
     redactions: Mapping[str, int]  # family or name -> count
     warnings: Sequence[tuple[int | None, str, str]]  # line, kind, text
-    chunks: Sequence[Chunk]
+    chunks: 'Sequence[Chunk]'
 
 
 INSERT_DOCUMENT = """
@@ -226,7 +228,7 @@ values (%(document)s, %(ordinal)s, %(repo)s, %(type)s, %(heading_path)s, %(body)
 """
 
 
-def chunk_row(record: Record, document: int, ordinal: int, chunk: Chunk, text_config: str) -> dict[str, Any]:
+def chunk_row(record: Record, document: int, ordinal: int, chunk: 'Chunk', text_config: str) -> dict[str, Any]:
     "The parameters of INSERT_CHUNK."
     return {
         'document': document, 'ordinal': ordinal, 'repo': record.repo, 'type': record.type,
