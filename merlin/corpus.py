@@ -4,12 +4,11 @@
 
 # %% auto #0
 __all__ = ['SHAPERS', 'Source', 'Listing', 'shown_path', 'list_repo', 'code_fingerprint', 'rules_fingerprint',
-           'document_fingerprint', 'same_repo', 'guard_record', 'describe_record', 'Rules', 'read_document', 'own_host',
-           'make_record', 'as_record', 'find_hosts', 'read_blobs', 'list_dated', 'list_all']
+           'document_fingerprint', 'same_repo', 'guard_record', 'describe_record', 'Rules', 'read_document', 'sealed',
+           'own_host', 'make_record', 'as_record', 'find_hosts', 'read_blobs', 'list_dated', 'list_all']
 
 # %% ../nbs/29_corpus.ipynb #663ed7a2
 import hashlib
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,7 +81,17 @@ def list_repo(
     return out, noted
 
 # %% ../nbs/29_corpus.ipynb #e73c604c
-SHAPERS = ('blocks', 'outline', 'document', 'hosts', 'chunk')  # the modules that decide what a document becomes
+SHAPERS = (
+    'globs',
+    'layout',
+    'blocks',
+    'outline',
+    'document',
+    'hosts',
+    'chunk',
+    'store',
+    'corpus',
+)  # they decide what a row holds
 
 
 def code_fingerprint() -> str:
@@ -93,8 +102,7 @@ def code_fingerprint() -> str:
 
 def rules_fingerprint(config: Config, redactor: Redactor) -> str:
     "Everything but the hosts that shapes a document, as one hash."
-    zone = [time.tzname, time.timezone]
-    parts = [config.layout_fingerprint, redactor.fingerprint, code_fingerprint(), zone, config.search.text_config]
+    parts = [config.layout_fingerprint, redactor.fingerprint, code_fingerprint(), config.search.text_config]
     return hashlib.sha256('\n'.join(map(str, parts)).encode()).hexdigest()
 
 
@@ -151,7 +159,19 @@ def read_document(
     raw, warnings = decode(blob, source.path, size)
     redacted = redactor.redact(raw)
     document, more = parse_document(redacted.text, source.path, config.layout, source.committed, None)
-    return document, redacted.counts, [*warnings, *more]
+    return sealed(document, redactor), redacted.counts, [*warnings, *more]
+
+
+def sealed(document: 'Document', redactor: Redactor) -> 'Document':
+    "The document with its parsed fields redacted once more: YAML's escapes can put a secret, or a NUL, together."
+
+    def clean(value: str) -> str:
+        return redactor.redact(value.replace('\0', ' ')).text
+
+    front = {
+        clean(k): clean(v) if isinstance(v, str) else tuple(clean(x) for x in v) for k, v in document.front.items()
+    }
+    return replace(document, title=clean(document.title), front=front)
 
 
 def own_host(document: 'Document', record: 'HostRecord | None') -> str | None:
@@ -160,8 +180,8 @@ def own_host(document: 'Document', record: 'HostRecord | None') -> str | None:
     return record.name if record else named if isinstance(named, str) else None
 
 
-def make_record(source: Source, blob: bytes, size: int, rules: Rules) -> tuple[Record, list[IngestWarning]]:
-    "One file as it will be stored, and what is wrong with it."
+def make_record(source: Source, blob: bytes, size: int, rules: Rules) -> Record:
+    "One file as it will be stored, with what is wrong with it."
     from merlin.chunk import chunk_markdown
     from merlin.hosts import host_record
 
@@ -173,7 +193,7 @@ def make_record(source: Source, blob: bytes, size: int, rules: Rules) -> tuple[R
         host=own_host(document, host), stale=config.stale, max_tokens=config.chunk.max_tokens,
     )  # fmt: skip
     warnings = sorted({*warnings, *more, *noted}, key=lambda w: (w.line or 0, w.kind, w.text))
-    return as_record(source, document, counts, host, chunks, warnings, rules.fingerprint), warnings
+    return as_record(source, document, counts, host, chunks, warnings, rules.fingerprint)
 
 
 def as_record(
@@ -224,18 +244,21 @@ def find_hosts(
 
 
 def read_blobs(sources: Sequence[Source], repos: Mapping[str, GitRepo]) -> Iterator[tuple[Source, bytes, int]]:
-    "The content of these files, in their order within each repo; one git process a repo."
-    for name, repo in repos.items():
-        mine = [s for s in sources if s.repo == name]
-        if mine:
-            for source, (_, blob, size) in zip(mine, repo.blobs(s.blob_sha for s in mine), strict=True):
-                yield source, blob, size
+    "The content of these files, in their order: bytes and whole size; one git process a repo."
+    streams = {
+        name: repo.blobs([s.blob_sha for s in sources if s.repo == name])
+        for name, repo in repos.items()
+        if any(s.repo == name for s in sources)
+    }
+    for source in sources:
+        _, blob, size = next(streams[source.repo])
+        yield source, blob, size
 
 # %% ../nbs/29_corpus.ipynb #3fb36e87
 def list_dated(
     repo: GitRepo,
     head: str,
-    indexed: str | None,  # the commit that the last finished run indexed
+    indexed: str | None,  # the commit that the last run indexed, if nothing was disturbed since
     known: Mapping[str, Known],
     config: Config,
     redactor: Redactor,
@@ -244,8 +267,9 @@ def list_dated(
     if indexed and repo.has(indexed) and repo.is_ancestor(indexed, head):
         dates = repo.commit_dates(head, since=indexed) if indexed != head else {}
         found, warnings = list_repo(repo, head, config, redactor, dates)
-        stored = {p: known[p].committed for p in found if p in known}
-        found = {p: replace(s, committed=s.committed or stored.get(p)) for p, s in found.items()}
+        hidden = {w.path for w in warnings if w.kind == 'secret-in-path'}  # may stand for another file than last time
+        stored = {p: known[p].committed or 0 for p in found if p in known and p not in hidden}
+        found = {p: replace(s, committed=max(s.committed or 0, stored.get(p, 0)) or None) for p, s in found.items()}
         if all(s.committed is not None for s in found.values()):
             return found, warnings  # else: the layout left a file out until now
     return list_repo(repo, head, config, redactor, repo.commit_dates(head))

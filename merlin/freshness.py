@@ -23,10 +23,11 @@ class RepoFacts:
 
     name: str
     indexed: str | None = None  # commit in the index
-    head: str | None = None  # commit to compare with: the last-fetched upstream where it tracks one, else HEAD
+    head: str | None = None  # commit to compare with: HEAD, or the last-fetched upstream where HEAD lacks it
     waiting_since: float | None = None  # unix seconds of the oldest commit that is not indexed
     fetched_at: float | None = None  # unix seconds of merlin's last good fetch; None = merlin never pulled it
     error: str | None = None  # why it can't be read
+    unwatched: bool = False  # it has a remote that nobody fetches
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,12 @@ def judge(repos: Sequence[RepoFacts], index: IndexFacts, now: float, grace: floa
             stale.append(f'{where}last fetched {age_text(now - repo.fetched_at)} ago')
     if stale:
         return Verdict('stale', (*stale, *behind, 'run merlin ingest'))
-    return Verdict('behind', tuple(behind)) if behind else Verdict('fresh')
+    if behind:
+        return Verdict('behind', tuple(behind))
+    return Verdict(
+        'fresh',
+        tuple(f'{r.name}: upstream not watched' if r.name else 'upstream not watched' for r in repos if r.unwatched),
+    )
 
 
 def _lag(repo: RepoFacts, index: IndexFacts, now: float) -> float | None:
@@ -111,11 +117,13 @@ def unix(stamp: str | None) -> float | None:
 def repo_facts(repo: GitRepo, indexed: str | None, fetched: float | None) -> RepoFacts:
     "Look at one repo; what can't be read is said, never guessed."
     try:
-        head = repo.upstream() or repo.head()
-        waiting = None
+        head, upstream, waiting = repo.head(), repo.upstream(), None
+        if upstream and not repo.is_ancestor(upstream, head):
+            head = upstream
         if indexed and head != indexed and repo.has(indexed):
             waiting = repo.unindexed(indexed, head)[1]
-        return RepoFacts(repo.name, indexed, head, waiting, fetched)
+        unwatched = fetched is None and repo.remote() is not None
+        return RepoFacts(repo.name, indexed, head, waiting, fetched, unwatched=unwatched)
     except MerlinError as e:
         return RepoFacts(repo.name, indexed, None, None, fetched, str(e))
 

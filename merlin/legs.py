@@ -17,7 +17,7 @@ from typing import Any
 
 import psycopg
 
-from .store import HNSW_LIMIT, vector_text
+from .store import HNSW_LIMIT, has_hnsw, vector_text
 
 # %% ../nbs/40_legs.ipynb #39a22920
 @dataclass(frozen=True)
@@ -59,14 +59,16 @@ EF_SEARCH = 200  # candidates the graph keeps; pgvector allows 1,000
 
 COUNT = 'select count(*) from (select from chunks c where true {where} limit {limit}) t'
 EXACT = """
-select c.id, 1 - (v.embedding <=> %(vector)s::vector) from chunks c join vectors v on v.id = c.vector_id
-where true {where} order by (v.embedding <=> %(vector)s::vector) + 0, c.id limit %(limit)s
+select c.id, 1 - (v.embedding <=> %(vector)s::vector)
+from chunks c join vectors v on v.id = c.vector_id join documents d on d.id = c.document_id
+where true {where} order by (v.embedding <=> %(vector)s::vector) + 0, d.path, c.ordinal limit %(limit)s
 """
 GRAPH = """
 with near as materialized (
     select c.id, {distance} d from vectors v join chunks c on c.vector_id = v.id
     where true {where} order by {distance} limit %(limit)s)
-select id, 1 - d from near order by d, id
+select near.id, 1 - near.d from near join chunks c on c.id = near.id join documents d on d.id = c.document_id
+order by near.d, d.path, c.ordinal
 """
 
 
@@ -85,8 +87,7 @@ def vector_leg(
 ) -> list[Found]:
     "The sections nearest to the query by cosine similarity, nearest first."
     params = filters.params() | {'vector': vector_text(vector), 'limit': limit}
-    graph = conn.execute("select to_regclass('vectors_hnsw') is not null").fetchone()[0]
-    if not graph or count_matching(conn, filters, exact_limit + 1) <= exact_limit:
+    if not has_hnsw(conn) or count_matching(conn, filters, exact_limit + 1) <= exact_limit:
         return _found(conn.execute(EXACT.format(where=filters.where()), params))
     dim = len(vector)
     cast = 'v.embedding' if dim <= HNSW_LIMIT else f'(v.embedding::halfvec({dim}))'
@@ -104,8 +105,8 @@ def _found(cursor: psycopg.Cursor) -> list[Found]:
 # %% ../nbs/40_legs.ipynb #d111044d
 FULLTEXT = """
 select c.id, ts_rank_cd('{{0.1, 0.2, 0.4, 1.0}}', c.tsv, q) score
-from chunks c, websearch_to_tsquery(%(config)s::regconfig, %(query)s) q
-where c.tsv @@ q {where} order by score desc, c.id limit %(limit)s
+from websearch_to_tsquery(%(config)s::regconfig, %(query)s) q, chunks c join documents d on d.id = c.document_id
+where c.tsv @@ q {where} order by score desc, d.path, c.ordinal limit %(limit)s
 """
 MAX_QUERY = 2_000  # characters; longer ones are refused where a person asks
 
@@ -117,7 +118,8 @@ def fulltext_leg(
     plain = re.sub('-{2,}', ' ', query)
     params = filters.params() | {'query': plain, 'limit': limit, 'config': text_config}
     try:
-        return _found(conn.execute(FULLTEXT.format(where=filters.where()), params))
+        with conn.transaction():
+            return _found(conn.execute(FULLTEXT.format(where=filters.where()), params))
     except (psycopg.errors.InternalError, psycopg.errors.ProgramLimitExceeded):  # "tsquery stack too small"
         return []
 
@@ -125,9 +127,9 @@ def fulltext_leg(
 LITERAL = r"""
 select c.id, (length(lower(c.body)) - length(replace(lower(c.body), lower(%(query)s), '')))::float
              / greatest(length(c.body), 1) score
-from chunks c
-where (c.body ilike %(pattern)s or array_to_string(c.heading_path, ' > ') ilike %(pattern)s) {where}
-order by score desc, c.id limit %(limit)s
+from chunks c join documents d on d.id = c.document_id
+where (c.heading || E'\n' || c.body) ilike %(pattern)s {where}
+order by score desc, d.path, c.ordinal limit %(limit)s
 """
 
 

@@ -10,15 +10,16 @@ import textwrap
 from dataclasses import replace
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from merlin.config import RepoConfig, load_config
 from merlin.database import connect
 from merlin.errors import ConfigError, FailedError, RefusedError
 from merlin.ingest import ingest
-from merlin.store import lock_key, read_meta
+from merlin.search import search
+from merlin.store import build_hnsw, lock_key, read_meta
 from merlin.testing import START, WordEmbedder, commit_all, fixture_record, run_git
+from merlin.vectors import TextRefused
 
 ROWS = """
 select d.path, d.repo, d.type, d.title, d.date, d.committed, d.blob_sha, d.host, d.text, d.redactions, d.warnings,
@@ -185,8 +186,12 @@ def test_a_new_host_record_tags_older_documents_without_embedding_them_again(con
     write(repo, hosts__delta='---\nhost: delta\n---\n# delta\n\na box\n')
     embed.calls.clear()
     ingest(on(config, repo), embed=embed)
-    assert query(config, "select hosts from chunks where path_of(document_id) like 'journal%%'".replace(
-        'path_of(document_id)', '(select path from documents d where d.id = document_id)')) == [(['delta'],)]
+    assert query(
+        config,
+        "select hosts from chunks where path_of(document_id) like 'journal%%'".replace(
+            'path_of(document_id)', '(select path from documents d where d.id = document_id)'
+        ),
+    ) == [(['delta'],)]
     assert all('delta.md' in t for t in sections(embed))
 
 
@@ -256,7 +261,7 @@ def test_an_embedder_that_goes_down_keeps_what_was_done_and_the_next_run_ends_it
     done = len(paths(config))
     with connect(config.database) as conn:
         meta = read_meta(conn)
-    assert done > 0 and 'down' in meta['last_ingest_error']['text'] and 'state' not in meta
+    assert done > 0 and 'down' in meta['last_ingest_error']['text'] and not meta.get('state')
     report = ingest(config, embed=WordEmbedder())
     assert report.documents['unchanged'] == done and report.documents['new'] > 0
 
@@ -284,14 +289,13 @@ import os, signal, sys
 from dataclasses import replace
 from pathlib import Path
 from merlin.config import RepoConfig, DatabaseConfig, load_config
+from merlin import indexing as module
 from merlin.ingest import ingest
-from merlin import store, ingest as module
 from merlin.testing import WordEmbedder
 url, schema, home, repo, after = sys.argv[1:]
 config = replace(load_config({}), repos=(RepoConfig('', Path(repo)),),
                  database=DatabaseConfig(url=url or None, schema=schema, home=Path(home)))
 left = int(after)
-real = store.INSERT_CHUNK
 def write(conn, *args):
     global left
     left -= 1
@@ -387,9 +391,10 @@ def test_every_warning_of_a_document_is_stored_with_it_and_counted(config):
     assert len(kinds) >= 10, sorted(kinds)
     with connect(config.database) as conn:
         counted = read_meta(conn)['counts']['warnings']
-    assert sum(counted.values()) == sum(
-        n for (n,) in query(config, 'select jsonb_array_length(warnings) from documents')
-    )
+        general = read_meta(conn)['warnings']
+    stored = sum(n for (n,) in query(config, 'select jsonb_array_length(warnings) from documents'))
+    assert sum(counted.values()) == stored + len(general) == len(report.warnings)
+    assert 'host-claim' in counted
     assert all(re.fullmatch(r'[a-z][a-z0-9-]+', kind) for kind in kinds)
 
 
@@ -414,8 +419,185 @@ def test_pull_brings_new_commits_and_a_rewritten_history_is_refused_until_reset(
 
 
 def test_a_database_that_was_never_ingested_says_what_to_run(config):
-    from merlin.search import search
-
     with connect(config.database) as conn, pytest.raises(ConfigError, match='run merlin ingest'):
         search(conn, 'anything', config=config, embed=WordEmbedder())
-    assert isinstance(psycopg.__version__, str)
+
+
+def test_tables_of_other_programs_in_public_are_left_alone(config, database):
+    with connect(database) as conn:
+        conn.execute('create schema if not exists public')
+        conn.execute('create table if not exists public.meta (key text primary key, value jsonb not null)')
+        conn.execute('create table if not exists public.documents (foreign_to_us int)')
+        conn.execute("insert into public.meta values ('schema_version', '7') on conflict do nothing")
+    try:
+        assert ingest(config, embed=WordEmbedder()).documents['new'] > 25
+        ingest(config, embed=WordEmbedder(), reembed_all=True)
+        with connect(database) as conn:
+            assert conn.execute('select count(*) from public.meta').fetchone() == (1,)
+            assert conn.execute("select to_regclass('public.documents') is not null").fetchone() == (True,)
+    finally:
+        with connect(database) as conn:
+            conn.execute('drop table if exists public.meta, public.documents')
+
+
+class Down(WordEmbedder):
+    def embed_documents(self, texts):
+        raise FailedError('the embedding server is down')
+
+
+def test_a_rebuild_that_cannot_begin_leaves_the_index_as_it_is(config):
+    ingest(config, embed=WordEmbedder())
+    before = query(config, ROWS)
+    with pytest.raises(FailedError):
+        ingest(config, embed=Down(), reembed_all=True)
+    assert query(config, ROWS) == before
+    with connect(config.database) as conn:
+        assert 'down' in read_meta(conn)['last_ingest_error']['text']
+
+
+def test_a_schema_upgrade_that_is_interrupted_is_made_good_by_the_next_run(config):
+    ingest(config, embed=WordEmbedder())
+    before = query(config, ROWS)
+    with connect(config.database) as conn:
+        conn.execute("update meta set value = '0' where key = 'schema_version'")
+
+    class Stopped(WordEmbedder):
+        def embed_documents(self, texts):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ingest(config, embed=Stopped())
+    assert query(config, ROWS) == before  # nothing was dropped before the embedder answered
+    embed = WordEmbedder()
+    ingest(config, embed=embed)
+    assert query(config, ROWS) == before and sections(embed) == []
+
+
+def test_an_upgrade_does_not_let_another_model_in(config):
+    class Other(WordEmbedder):
+        identity = 'test:other:64'
+
+    ingest(config, embed=WordEmbedder())
+    with connect(config.database) as conn:
+        conn.execute("update meta set value = '0' where key = 'schema_version'")
+    with pytest.raises(RefusedError):
+        ingest(config, embed=Other())
+    ingest(config, embed=WordEmbedder())
+
+
+def test_a_text_that_the_embedder_refuses_is_a_warning_and_is_found_by_its_words(config, tmp_path):
+    class Picky(WordEmbedder):
+        def embed_documents(self, texts):
+            for n, text in enumerate(texts):
+                if 'poison' in text:
+                    raise TextRefused('the server chokes on it').at(n)
+            return super().embed_documents(texts)
+
+    repo = small(tmp_path, a='# A\n\n## One\n\nbread\n\n## Two\n\npoison ivy\n', b='# B\n\nsalt\n')
+    here = on(config, repo)
+    report = ingest(here, embed=Picky())
+    assert [(w.path, w.line, w.kind) for w in report.warnings] == [('a.md', 7, 'embedding')]
+    assert query(here, 'select count(*), count(vector_id) from chunks') == [(3, 2)]
+    with connect(here.database) as conn:
+        assert search(conn, 'poison ivy', config=here, embed=WordEmbedder())[0].path == 'a.md'
+    assert ingest(here, embed=Picky()).documents['unchanged'] == 2
+
+
+def test_a_nul_or_a_secret_that_yaml_puts_together_does_not_reach_the_index(config, tmp_path):
+    token = 'ghp_' + 'aB3' * 12
+    hidden = token.replace('ghp', 'gh\\x70')
+    repo = small(tmp_path, a=f'---\ntitle: "{hidden}"\n---\n# A\n\ntext\n', b='---\ntitle: "x\\0y"\n---\n# B\n\ntext\n')
+    ingest(on(config, repo), embed=WordEmbedder())
+    assert token not in str(query(config, ROWS))
+    assert query(config, "select title from documents where path = 'b.md'") == [('x y',)]
+
+
+def test_dates_of_a_merged_branch_are_the_same_as_in_a_rebuild(config, tmp_path):
+    repo = small(tmp_path, a='# A\n\none\n')
+    ingest(on(config, repo), embed=WordEmbedder())
+    run_git(repo, 'checkout', '--quiet', '-b', 'side')
+    write(repo, when=START + 100, a='# A\n\none\n\ntwo\n')
+    run_git(repo, 'checkout', '--quiet', 'main')
+    write(repo, when=START + 500, a='# A\n\nzero\n\none\n')
+    ingest(on(config, repo), embed=WordEmbedder())
+    run_git(repo, 'merge', '--quiet', '-s', 'ours', '-m', 'merge', 'side', when=START + 600)
+    ingest(on(config, repo), embed=WordEmbedder())
+    merged = query(config, 'select committed from documents')
+    ingest(on(config, repo), embed=WordEmbedder(), reembed_all=True)
+    assert merged == query(config, 'select committed from documents') == [(START + 500,)]
+
+
+def test_hosts_of_a_run_that_was_killed_under_other_rules_are_not_trusted(config, tmp_path):
+    repo = small(tmp_path, hosts__beta='---\nhost: beta\n---\n# beta\n\na box\n', n='# N\n\nsaw beta\n')
+    here = on(config, repo)
+    ingest(here, embed=WordEmbedder())
+    right = query(here, ROWS)
+
+    class Stopped(WordEmbedder):
+        def embed_documents(self, texts):
+            if sections(self) or any(t.startswith('[') for t in texts):
+                raise KeyboardInterrupt
+            return super().embed_documents(texts)
+
+    write(repo, m='# M\n\nnew\n')
+    other = replace(here, layout=replace(here.layout, host_types=()))
+    with pytest.raises(KeyboardInterrupt):
+        ingest(other, embed=Stopped())
+    (repo / 'm.md').unlink()
+    commit_all(repo, 'away')
+    ingest(here, embed=WordEmbedder())
+    assert [r[:5] for r in query(here, ROWS)] == [r[:5] for r in right]
+    assert query(here, "select hosts from chunks c join documents d on d.id = document_id where path = 'n.md'") == [
+        (['beta'],)
+    ]
+
+
+def test_a_password_in_an_address_is_not_kept(config):
+    from merlin.ingest import model_settings
+
+    secret = 'hunter' + '2pw'
+    settings = load_config(
+        {'EMBED_PROVIDER': 'openai', 'EMBED_URL': f'http://user:{secret}@127.0.0.1:9', 'EMBED_MODEL': 'm'}
+    )
+    assert secret not in model_settings(settings)
+    assert model_settings(settings) != model_settings(config)
+
+
+def test_a_mistyped_repo_says_nothing_about_the_index(config, tmp_path):
+    ingest(config, embed=WordEmbedder())
+    with pytest.raises(ConfigError):
+        ingest(on(config, tmp_path / 'mistyped'), embed=WordEmbedder())
+    with pytest.raises(RefusedError):
+        ingest(on(config, small(tmp_path, a='# A\n\nb\n')), embed=WordEmbedder())
+    with connect(config.database) as conn:
+        assert not read_meta(conn)['last_ingest_error']
+
+
+def test_the_newest_page_of_several_repos_is_embedded_first(config, tmp_path):
+    old, new = small(tmp_path, a='# A\n\nold\n'), small(tmp_path)
+    write(new, when=START + 1000, b='# B\n\nnew\n')
+    embed = WordEmbedder()
+    ingest(on(config, old, new), embed=embed)
+    assert [t.rsplit('\n', 1)[-1] for t in sections(embed)] == ['new', 'old']
+
+
+def test_a_large_load_drops_the_graph_and_builds_it_again(config, tmp_path, monkeypatch):
+    from merlin import ingest as module
+    from merlin.store import has_hnsw
+
+    monkeypatch.setattr(module, 'build_hnsw', lambda conn, dim, parallel: build_hnsw(conn, dim, parallel, minimum=1))
+    repo = small(tmp_path, a='# A\n\none\n')
+    ingest(on(config, repo), embed=WordEmbedder())
+    seen = []
+
+    class Looking(WordEmbedder):
+        def embed_documents(self, texts):
+            with connect(config.database) as conn:
+                seen.append(has_hnsw(conn))
+            return super().embed_documents(texts)
+
+    write(repo, **{f'page{n}': f'# P\n\ntext {n}\n' for n in range(100)})
+    ingest(on(config, repo), embed=Looking())
+    assert seen == [True, True, False]  # the canary, the first window, the second
+    with connect(config.database) as conn:
+        assert has_hnsw(conn)

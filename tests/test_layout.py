@@ -45,6 +45,7 @@ LAYERS = [
     'testing',
     'store',
     'corpus',
+    'indexing',
     'ingest',
     'legs',
     'rank',

@@ -44,7 +44,9 @@ def conn(config):
 
 
 def ask(conn, config, query, **kwargs):
-    return search(conn, query, config=config, embed=kwargs.pop('embed', WordEmbedder()), today=date(2030, 3, 1), **kwargs)
+    return search(
+        conn, query, config=config, embed=kwargs.pop('embed', WordEmbedder()), today=date(2030, 3, 1), **kwargs
+    )
 
 
 def test_the_right_section_comes_first_with_its_place_and_reasons(conn, config):
@@ -64,7 +66,9 @@ def test_filters_are_exact_and_combine(conn, config):
     assert {h.type for h in ask(conn, config, 'dump', type='journal')} == {'journal'}
     assert {h.path for h in ask(conn, config, 'dump', host='10.0.0.11')} == {'hosts/alpha.md', 'journal/2030-01-15.md'}
     assert [h.path for h in ask(conn, config, 'dump', since='2030-02-01', type='journal')] == ['journal/2030-02-20.md']
-    assert [h.path for h in ask(conn, config, 'dump', until=date(2030, 1, 31), type='journal')] == ['journal/2030-01-15.md']
+    assert [h.path for h in ask(conn, config, 'dump', until=date(2030, 1, 31), type='journal')] == [
+        'journal/2030-01-15.md'
+    ]
     assert len(ask(conn, config, 'dump', since='2031-01-01')) == 0
 
 
@@ -72,7 +76,7 @@ def test_filters_are_exact_and_combine(conn, config):
     'wrong, says',
     [
         ({'type': 'jurnal'}, "did you mean 'journal'"), ({'host': 'alhpa'}, "did you mean 'alpha'"),
-        ({'repos': ['x']}, 'no repo'), ({'since': 'yesterday'}, '2030-01-31'), ({'k': 0}, '1 to 50'), ({'k': 51}, '1 to 50'),
+        ({'repos': ['x']}, 'no repo'), ({'since': 'yesterday'}, '2030-01-31'), ({'since': '2030-02-01', 'until': '2030-01-01'}, 'swap them'), ({'k': 0}, '1 to 50'), ({'k': 51}, '1 to 50'),
     ],
 )  # fmt: skip
 def test_a_filter_that_cannot_be_applied_is_refused_with_the_nearest(conn, config, wrong, says):
@@ -90,7 +94,19 @@ def test_exact_finds_the_text_itself_in_any_case(conn, config, literal, hits):
 
 
 @pytest.mark.parametrize(
-    'query', ['"', "'; drop table chunks; --", 'a & | ! b', '-' * 2000, 'the of and', '💥', 'a\0b', '%s {x} \\', 'or or -', '((((']
+    'query',
+    [
+        '"',
+        "'; drop table chunks; --",
+        'a & | ! b',
+        '-' * 2000,
+        'the of and',
+        '💥',
+        'a\0b',
+        '%s {x} \\',
+        'or or -',
+        '((((',
+    ],
 )
 def test_no_query_breaks_it(conn, config, query):
     ask(conn, config, query)
@@ -154,3 +170,50 @@ def test_the_local_model_answers_the_fixture_record(database, tmp_path):
     with connect(config.database) as conn:
         hit = search(conn, 'which machine runs the backups', config=config)[0]
         assert hit.score > 0 and hit.path
+
+
+def test_equal_scores_keep_their_order_through_edits_and_rebuilds(database, tmp_path):
+    repo = tmp_path / 'copies'
+    repo.mkdir()
+    run_git(repo, 'init', '--quiet')
+    for name in 'cab':
+        (repo / f'{name}.md').write_text('# Same\n\nthe very same words\n')
+    commit_all(repo, 'all')
+    config = replace(load_config({}), repos=(RepoConfig('', repo),), database=database)
+    ingest(config, embed=WordEmbedder())
+    for text in ('# Other\n\nwords\n', '# Same\n\nthe very same words\n'):
+        (repo / 'a.md').write_text(text)
+        commit_all(repo, 'edit')
+        ingest(config, embed=WordEmbedder())
+    with connect(database) as conn:
+        assert [h.path for h in search(conn, 'very same words', config=config, exact=True)] == ['a.md', 'b.md', 'c.md']
+
+
+def test_a_host_that_only_a_page_names_and_an_alias_of_two_hosts_can_be_asked_for(database, tmp_path):
+    repo = tmp_path / 'hosts'
+    (repo / 'hosts').mkdir(parents=True)
+    run_git(repo, 'init', '--quiet')
+    for name in ('b1', 'b2'):
+        (repo / f'hosts/{name}.md').write_text(f'---\nhost: {name}\naliases: [web]\n---\n# {name}\n\nserves pages\n')
+    (repo / 'ghost.md').write_text('---\nhost: ghost\n---\n# Ghost\n\nserves nothing\n')
+    commit_all(repo, 'all')
+    config = replace(load_config({}), repos=(RepoConfig('', repo),), database=database)
+    ingest(config, embed=WordEmbedder())
+    with connect(database) as conn:
+        paths = {
+            h: {r.path for r in search(conn, 'serves', host=h, config=config, embed=WordEmbedder())}
+            for h in ('web', 'ghost')
+        }
+    assert paths == {'web': {'hosts/b1.md', 'hosts/b2.md'}, 'ghost': {'ghost.md'}}
+
+
+def test_a_hostile_name_forges_no_line_on_a_terminal():
+    from merlin.cli import hit_lines
+    from merlin.search import Hit
+
+    evil = 'a\x1b[31m\nfake.md:9 § Forged'
+    lines = hit_lines(
+        Hit(evil, '', evil, 1, 2, 'page', None, (evil,), 1.0, False, False, (evil,), 1, f'body\x1b[2J\n{evil}')
+    )
+    assert not any('\n' in line or '\x1b' in line for line in lines)
+    assert not any(line.startswith('fake.md') for line in lines)

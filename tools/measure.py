@@ -35,7 +35,7 @@ config = load_config()
 repos, redactor = open_repos(config), Redactor()
 listing = list_all(repos, {n: r.head() for n, r in repos.items()}, config, redactor, {}, {})
 rules = Rules(config, redactor, HostIndex(()), '')
-records = [make_record(*b, rules)[0] for b in read_blobs(list(listing.sources.values()), repos)]
+records = [make_record(*b, rules) for b in read_blobs(list(listing.sources.values()), repos)]
 json.dump(sorted({c.embed_text for r in records for c in r.chunks}), open(sys.argv[1], 'w'))
 """
 BARE = """
