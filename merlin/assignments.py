@@ -29,7 +29,7 @@ KEY_FINDER = (
     r'''["']?[,;]?[ \t\r\n-]{1,40}["']?(?:value|default)["']?[ \t]{0,8}([=:])'''  # name: KEY, value: …
     rf'|(?:{CLOSERS}){{0,4}}[ \t]{{0,20}}(=>|:=|:-|[?+]=|[=:|>,]|：|＝)'  # key = value
     r'|[ \t]{1,8}((?:is|was|are|ist|lautet)(?:[ \t]+(?:now|still))?:?)[ \t]'  # the password is …
-    rf'|((?:{CLOSERS}){{0,2}}[ \t]{{1,8}}))'  # --password …
+    r'''|(["'`*_]{0,2}[ \t]{1,8}))'''  # --password …
 )
 COMMAND_FINDER = (
     r'''(?m)((?:^|\s)sshpass[ \t]{1,4}-p[ \t]{0,4}|(?:^|\s)(?:-u|--user|--proxy-user)[ \t=]{0,2}["']?[^\s:"'`$/]{1,64}:'''
@@ -217,6 +217,8 @@ def is_password(value: Value, place: Place) -> bool:
         return place.sep != ' ' or place.option or not bare or any(c.isdigit() for c in text)
     if len(text) < 6 or (bare and place.sentence and not place.option and place.sep != '='):
         return False
+    if place.sep == ' ' and not place.option and value.quote not in ('double', 'single'):
+        return False
     if bare and place.sep == '=' and not place.capitals and (('_' in text) or (text[0].isupper() and set(text) <= NAME_LETTERS)):
         return False  # password = user_input, password = ConvertTo-SecureString
     if text.isalpha():
@@ -243,21 +245,21 @@ def is_machine_made(value: Value, place: Place, weak: bool) -> bool:
 # %% ../nbs/11c_assignments.ipynb #1f83d284
 def fits(text: str, key: str, value: Value, place: Place, before: str) -> bool:
     "Whether the dialect that the separator belongs to goes on as it has to."
-    if value.quote == 'bare' and (text[value.end : value.end + 1] in ('(', '[') or NESTED.match(value.text)):
+    if value.quote == 'bare' and (text[value.end : value.end + 1] in ('(', '[') or value.text[0] in ')]},;:=&|'):
         return False
     if place.sep == '>':
         return text.startswith('</', value.end)
     if place.sep == '|':
         return bool(CELL.fullmatch(before) and CELL_END.match(text, value.end))
     if place.sep == ',':
-        return value.quote != 'bare' and bool(CALL_END.match(text, value.end))
+        return value.quote in ('double', 'single') and bool(CALL_END.match(text, value.end))
     if place.sep == ' ' and not place.option:
         return not key.lower().endswith(('key', 'auth', 'id')) and key.lower() not in ('pass', 'pw', 'sig')
     return place.sep != 'is' or key.lower() not in ('pass', 'key', 'auth', 'sig', 'sid')
 
 
 COMMAND = Place(sep=' ', first=False, option=True, query=False, capitals=False, phrase=False, sentence=False)
-NESTED = re.compile(r'[)\]},;:=&|]|[\w.-]{0,40}(?:pass|passw\w{0,8}|pwd|pw|secret|token|key|auth|sig)[=:]', re.I)  # no value
+NESTED = re.compile(r'[ \t]{0,8}[\w.-]{0,40}(?:pass|passw\w{0,8}|pwd|pw|secret|token|key|auth|sig)[=:]', re.I)  # another key
 LOOSE_PHRASE = re.compile(r'[a-zäöüß]{3,20}(?:[ -][a-zäöüß]{3,20}){3,9}(?=[ \t]*(?:[\r\n]|$))')
 SEPS = {'：': ':', '＝': '=', ':-': '=', '=>': '='}
 
@@ -277,6 +279,8 @@ def assignment(
     sep = sep.strip() or ' '
     sep = SEPS.get(sep, 'is' if sep[0].isalpha() else sep[-1])
     if not kind or text[end : end + 1] in ('=', '~', ':') or (sep == '>' and text[key_start - 1 : key_start] != '<'):
+        return None
+    if NESTED.match(text, end):
         return None
     value = read_value(text, end, text[max(0, key_start - 1) : key_start] in ('?', '&'))
     if not value or len(value.text) < 4:
@@ -298,6 +302,6 @@ def command_password(text: str, end: int) -> tuple[int, int] | None:
     value = read_value(text, end, query=False)
     if not value or placeholder(value.text) or lookup(value.text) or key_name(value.text):
         return None
-    if text[value.end : value.end + 1] in ('(', ':', '/') or (value.quote == 'bare' and value.text.isalpha()):
+    if text[value.end : value.end + 1] in ('(', ':', '/') or value.text.isalpha() > (value.quote in ('double', 'single')):
         return None
     return whole(text, value, False) if is_password(value, COMMAND) else None

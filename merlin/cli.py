@@ -101,6 +101,7 @@ def search_command(argv: Sequence[str]) -> int:
 def current_verdict(conn, config) -> Any:
     "The verdict on the index behind this connection."
     from merlin.corpus import rules_fingerprint
+    from merlin.embed import embed_identity
     from merlin.freshness import verdict
     from merlin.ingest import model_settings
     from merlin.redact import Redactor
@@ -109,9 +110,11 @@ def current_verdict(conn, config) -> Any:
     meta = read_meta(conn)
     state = meta.get('state') or {}
     redactor = Redactor(config.redact.disable, config.redact.secret_hashes)
+    identity = embed_identity(config.embed)
+    other_model = identity not in (None, meta.get('embed_model_id'))
     return verdict(
         config, meta, lock_is_held(conn, config.database.schema),
-        model_differs=bool(state) and state['model'] != model_settings(config),
+        model_differs=bool(state) and (other_model or state['model'] != model_settings(config)),
         rules_differ=bool(state) and state['rules'] != rules_fingerprint(config, redactor),
     )  # fmt: skip
 
@@ -230,6 +233,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has seen enough; nothing more may be written at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as e:  # of our own output; whatever else fails has a MerlinError
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f'merlin {args[0]}: cannot write the output: {e.strerror}', file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print('interrupted; what was finished stays', file=sys.stderr)
         return 130

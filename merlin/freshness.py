@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from .config import Config
-from .errors import MerlinError
+from .errors import FailedError, MerlinError
 from .gitrepo import GitRepo
 
 # %% ../nbs/44_freshness.ipynb #1964c8e1
@@ -92,7 +92,7 @@ def _lag(repo: RepoFacts, index: IndexFacts, now: float) -> float | None:
     if repo.indexed == repo.head or repo.error:
         return None
     since = [t for t in (repo.waiting_since, index.started_at) if t is not None]
-    return max(0.0, now - max(since)) if since else float('inf')
+    return max(0.0, now - max(since)) if since else None  # None: no run ever finished, which is said already
 
 
 def _index_troubles(index: IndexFacts, now: float) -> list[str]:
@@ -120,7 +120,9 @@ def repo_facts(repo: GitRepo, indexed: str | None, fetched: float | None) -> Rep
         head, upstream, waiting = repo.head(), repo.upstream(), None
         if upstream and not repo.is_ancestor(upstream, head):
             head = upstream
-        if indexed and head != indexed and repo.has(indexed):
+        if indexed and head != indexed:
+            if not repo.has(indexed):
+                raise FailedError('the indexed commit is gone: rewritten history, or another repository')
             waiting = repo.unindexed(indexed, head)[1]
         unwatched = fetched is None and repo.remote() is not None
         return RepoFacts(repo.name, indexed, head, waiting, fetched, unwatched=unwatched)

@@ -271,6 +271,9 @@ def open_repos(config: Config) -> dict[str, GitRepo]:
         raise ConfigError(
             'no repo is configured', where='REPO_DIR or [[repos]]', hint='run bin/quickstart REPO, or set REPO_DIR'
         )
+    for repo in config.repos:
+        if not str(repo.dir).isprintable():
+            raise ConfigError('the path of the repo is not printable UTF-8', printable(repr(str(repo.dir))))
     return {r.name: GitRepo(r.dir, r.name) for r in config.repos}
 
 

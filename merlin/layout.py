@@ -302,10 +302,13 @@ def expand(
     base: Path,  # what a relative path is relative to
     env: Mapping[str, str],  # for HOME
 ) -> Path:
-    "An absolute path; `~` is the home folder."
+    "An absolute path; `~` is the home folder. Raises ConfigError for the home of a user that there is not."
     if text == '~' or text.startswith('~/'):
         text = (env.get('HOME') or os.path.expanduser('~')) + text[1:]
-    return Path(os.path.abspath(base)) / os.path.expanduser(text)
+    known = os.path.expanduser(text)
+    if known.startswith('~'):
+        raise ConfigError('there is no such user', text[:60], 'write the path out')
+    return Path(os.path.abspath(base)) / known
 
 
 def _repos(

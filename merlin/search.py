@@ -133,6 +133,8 @@ def make_filters(
     until: str | date | None = None,
 ) -> Filters:
     "Filters of names that exist. Raises ConfigError, naming the nearest, for one that doesn't."
+    if host is not None and not host.strip():
+        raise ConfigError('the host is empty', hint='leave it out, or name one')
     if not (type or host or repos):
         first, last = dates(since, until)
         return Filters(since=first, until=last)
@@ -190,6 +192,7 @@ class Candidates:
 
     legs: Mapping[str, tuple[Found, ...]]
     facts: Mapping[int, Facts]
+    degraded: str | None = None  # why a leg is missing
 
 
 @lru_cache(maxsize=2)
@@ -220,14 +223,17 @@ def fetch_candidates(
     text_config: str,
 ) -> Candidates:
     "Ask the legs."
-    legs = {}
+    legs, degraded = {}, None
     if exact:
         legs['literal'] = literal_leg(conn, query, filters, limit)
     elif vector is not None:
         legs['vector'] = vector_leg(conn, vector, filters, limit)
-    legs['fulltext'] = fulltext_leg(conn, query, filters, limit, text_config)
+    try:
+        legs['fulltext'] = fulltext_leg(conn, query, filters, limit, text_config)
+    except FailedError as e:
+        degraded = f'without the full-text leg: {e}'
     chunks = {f.chunk for found in legs.values() for f in found}
-    return Candidates({n: tuple(f) for n, f in legs.items()}, fetch_facts(conn, sorted(chunks)))
+    return Candidates({n: tuple(f) for n, f in legs.items()}, fetch_facts(conn, sorted(chunks)), degraded)
 
 
 def rank_candidates(
@@ -243,7 +249,7 @@ def rank_candidates(
     return group(facts, scores, config.search.per_document), multipliers, fused
 
 # %% ../nbs/42_search.ipynb #791fc31d
-ONE_SNAPSHOT = 'set transaction isolation level repeatable read, read only'
+ONE_SNAPSHOT = "set transaction isolation level repeatable read, read only; set local statement_timeout = '5s'"
 
 
 def search(
@@ -266,16 +272,17 @@ def search(
     query, k = clean_query(query), check_k(k)
     meta = read_meta(conn)
     require_index(meta, config.database.schema)
+    filters = make_filters(conn, type, host, repos, since, until)
     vector, degraded = None, None
     if not exact:
         safe = Redactor(config.redact.disable, config.redact.secret_hashes).redact(query).text
         vector, degraded = query_vector(safe, meta, config.embed, embed)
     with conn.transaction():
         conn.execute(ONE_SNAPSHOT)
-        filters = make_filters(conn, type, host, repos, since, until)
         candidates = fetch_candidates(conn, query, vector, filters, max(50, 8 * k), exact, config.search.text_config)
         ranked, multipliers, fused = rank_candidates(candidates, config, today or datetime.now().date())
-        return Results(make_hits(conn, candidates, ranked[:k], multipliers, fused), degraded)
+        missing = '; '.join(reason for reason in (degraded, candidates.degraded) if reason)
+        return Results(make_hits(conn, candidates, ranked[:k], multipliers, fused), missing or None)
 
 # %% ../nbs/42_search.ipynb #986f3f12
 def make_hits(
