@@ -54,7 +54,9 @@ def wordy(value: str) -> bool:
         return True
     if not SLUG.fullmatch(value):
         return False
-    return all(len(piece) <= 5 or readable(piece) for piece in re.split(r'[-_./:@]', value))
+    *pieces, last = re.split(r'[-_./:@]', value)
+    generated = len(last) <= 10 and any(len(piece) > 3 and readable(piece) for piece in pieces)  # web-tls-7f9b4c6d8b
+    return all(len(piece) <= 5 or readable(piece) for piece in pieces) and (generated or len(last) <= 5 or readable(last))
 
 # %% ../nbs/11b_values.ipynb #201edb8a
 TEMPLATE = re.compile(

@@ -57,7 +57,7 @@ def test_status_and_search_print_json_alone_on_stdout(run, config):
     status = json.loads(run('status', '--json').stdout)
     assert status['verdict']['state'] == 'stale'  # another model is configured than the one that built it
     assert status['counts']['documents'] == 1
-    found = json.loads(run('search', 'disk full', '--exact', '--json').stdout)
+    found = json.loads(run('search', 'nothing like it', '--exact', '--json').stdout)
     assert found['verdict']['state'] == 'stale' and found['hits'] == []
     hit = json.loads(run('search', 'was FULL', '--exact', '--json').stdout)['hits'][0]
     assert (hit['path'], hit['first_line'], hit['type'], hit['repo']) == ('a.md', 1, 'doc', '')
