@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['WORDS', 'ENDINGS', 'CLOSERS', 'KEY_FINDER', 'COMMAND_FINDER', 'PASSWORD', 'SECRET', 'QUALIFIED_KEY', 'WEAK',
-           'NO_SECRET', 'IDENTIFIER', 'SMART', 'WIDE', 'BARE', 'REST', 'QUERY_REST', 'VALUE', 'CUT', 'QUOTES', 'INSIDE',
-           'QUERY_CUT', 'ASSIGNING', 'GOES_ON', 'NETRC', 'CELL', 'CELL_END', 'CALL_END', 'TECHNIQUE', 'ENGLISH',
-           'PROSE', 'MARKS', 'NAME_LETTERS', 'COMMAND', 'NESTED', 'LOOSE_PHRASE', 'SEPS', 'key_kind', 'Value',
-           'read_value', 'whole', 'opened', 'Place', 'line_before', 'look_around', 'noise', 'phrase', 'is_password',
-           'is_machine_made', 'fits', 'assignment', 'command_password']
+           'NO_SECRET', 'IDENTIFIER', 'SMART', 'WIDE', 'ENTITY', 'BARE', 'REST', 'QUERY_REST', 'VALUE', 'CUT', 'QUOTES',
+           'INSIDE', 'QUERY_CUT', 'ASSIGNING', 'GOES_ON', 'NETRC', 'CELL', 'CELL_END', 'CALL_END', 'TECHNIQUE',
+           'ENGLISH', 'PROSE', 'MARKS', 'CODE_NAME', 'QUOTED', 'SEPS', 'NEXT_KEY', 'LOOSE_PHRASE', 'COMMAND',
+           'key_kind', 'Value', 'read_value', 'whole', 'opened', 'Place', 'line_before', 'look_around', 'noise',
+           'phrase', 'is_password', 'is_machine_made', 'fits', 'stands_for', 'key_before', 'assignment',
+           'command_password']
 
 # %% ../nbs/11c_assignments.ipynb #c787acef
 import re
@@ -32,7 +33,8 @@ KEY_FINDER = (
     r'''|(["'`*_]{0,2}[ \t]{1,8}))'''  # --password …
 )
 COMMAND_FINDER = (
-    r'''(?m)((?:^|\s)sshpass[ \t]{1,4}-p[ \t]{0,4}|(?:^|\s)(?:-u|--user|--proxy-user)[ \t=]{0,2}["']?[^\s:"'`$/]{1,64}:'''
+    r'(?m)((?:^|\s)sshpass[ \t]{1,4}-p[ \t]{0,4}'
+    r'''|(?:^|\s)(?:-u|--user|--proxy-user)[ \t=]{0,2}["']?[^\s:"'`$/]{1,64}:'''
     r'|identified[ \t]{1,4}by[ \t]{1,4}(?:password[ \t]{1,4})?'
     r'|^[\w.*-]{1,64}:(?:[0-9]{1,5}|\*):[\w*-]{1,64}:[\w*.-]{1,64}:)'  # a line of .pgpass
 )
@@ -46,10 +48,12 @@ SECRET = re.compile(r'.*(?:secret|token|credentials?)|creds?|密钥|密鑰|令�
 QUALIFIED_KEY = re.compile(
     r'(?:api|x?app|access|secret|private|shared|preshared|pre|account|master|encryption|encrypt|signing|sign|auth|session|'
     r'application|service|subscription|storage|license|deploy|webhook|hmac|client|integration|routing|write|read|admin|'
-    r'server|consumer|root|cipher|crypto|rest|bot|token|hash|salt|security|server|cron|ingest|license|functions)key'
+    r'server|consumer|root|cipher|crypto|rest|bot|token|hash|salt|security|cron|ingest|functions)key'
 )
 WEAK = re.compile(r'auth|sig|signature|sid|.*sess(?:ion)?(?:id)?')
-NO_SECRET = frozenset('pveapi pbsapi next page continuation sync cursor eos bos pad unk sep cls mask stop end start cancellation max min num'.split())
+NO_SECRET = frozenset(
+    'pveapi pbsapi next page continuation sync cursor eos bos pad unk sep cls mask stop end start cancellation max min num'.split()
+)
 IDENTIFIER = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.'
 
 
@@ -70,7 +74,11 @@ def key_kind(key: str) -> str:
 
 # %% ../nbs/11c_assignments.ipynb #8770bea3
 SMART = '“”„‟‘’‚‛«»‹›「」『』'
-WIDE = '\u200b-\u200f\u2028\u2029\u2060\ufeff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\u2600-\u27bf\U0001f000-\U0001faff'
+WIDE = (  # blanks of no width, East Asian letters and marks, emoji
+    '\u200b-\u200f\u2028\u2029\u2060\ufeff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef'
+    '\u2600-\u27bf\U0001f000-\U0001faff'
+)
+ENTITY = '&(?:quot|apos|#3[49]|#x2[27]);'
 BARE = 160  # as far as a value without quotes is read to judge it
 REST = re.compile(rf'[^\s"\'`<>|{SMART}{WIDE}]*')
 QUERY_REST = re.compile(rf'[^\s"\'`<>|&#;,)\]}}{SMART}{WIDE}]*')
@@ -82,14 +90,15 @@ VALUE = re.compile(
     r"|(?P<single>[rbfuRBFU]?'(?P<v3>(?:[^'\\\n]|\\.|''){1,4096}+)')"
     r'|(?P<code>(?P<ticks>`{1,2})(?P<v4>[^`\n]{1,512}+)(?P=ticks))'
     rf'|(?P<smart>[“„‟‘‚«‹「『](?P<v5>[^\n{SMART}]{{1,512}}+)[{SMART}])'
-    r'|(?P<entity>&(?:quot|apos|#3[49]|#x2[27]);(?P<v6>[^&\n]{1,512}+(?:&amp;[^&\n]{1,512}+){0,20})&(?:quot|apos|#3[49]|#x2[27]);)'
+    rf'|(?P<entity>{ENTITY}(?P<v6>[^&\n]{{1,512}}+(?:&amp;[^&\n]{{1,512}}+){{0,20}}){ENTITY})'
     r'|(?P<tag><(?:code|kbd|b|td|tt)>(?P<v7>[^<\n]{1,512}+)</)'
     r'|(?P<bold>\*\*(?P<v8>[^*\s]{1,512}+)\*\*)'
     rf'|(?P<bare>(?P<v9>[^\s"\'`<>|{SMART}{WIDE}]{{1,{BARE}}}+))'
     r')'
 )
 CUT = re.compile(
-    r'\]\(|[,;&][ \t]*(?:amp;)?[A-Za-z_][\w.-]{0,40}[=:]|&(?:amp|lt|gt|quot|apos|#3[49]|#x2[27]);|\\+["\'nrt]|[,;)\]}]+[^\w\s]*$|\*\*|__$'
+    r'\]\(|[,;&][ \t]*(?:amp;)?[A-Za-z_][\w.-]{0,40}[=:]|&(?:amp|lt|gt|quot|apos|#3[49]|#x2[27]);|\\+["\'nrt]'
+    r'|[,;)\]}]+[^\w\s]*$|\*\*|__$'
 )
 QUOTES = ('block', 'escaped', 'double', 'single', 'code', 'smart', 'entity', 'tag', 'bold', 'bare')
 INSIDE = {quote: f'v{n}' for n, quote in enumerate(QUOTES)}  # the group of what stands inside
@@ -120,7 +129,11 @@ def read_value(
     if quote == 'bare':
         cut = (QUERY_CUT if query else CUT).search(text, start, end)
         end = cut.start() if cut else end
-        while end - start < BARE and end > start and (text[end - 1] in '.,;:' or (text[end - 1] in ')]}' and not opened(text, start, end))):
+        while (
+            end - start < BARE
+            and end > start
+            and (text[end - 1] in '.,;:' or (text[end - 1] in ')]}' and not opened(text, start, end)))
+        ):
             end -= 1
     return Value(start, end, quote, text[start:end])
 
@@ -138,7 +151,8 @@ def opened(text: str, start: int, end: int) -> bool:
 
 # %% ../nbs/11c_assignments.ipynb #9feb75a9
 ASSIGNING = re.compile(
-    r'''[\s>+*|#"'`{,(\-$/]*(?:(?:export|set|setx|declare|local|const|let|var|ENV|ARG|-e|--env)[ \t]+|Environment=["']?|\$env:)?'''
+    r'''[\s>+*|#"'`{,(\-$/]*'''
+    r'''(?:(?:export|set|setx|declare|local|const|let|var|ENV|ARG|-e|--env)[ \t]+|Environment=["']?|\$env:)?'''
 )
 GOES_ON = re.compile(r'[ \t]+(?![A-Za-z_][\w.-]*[=:])[\w(]*[^\W\d_]')
 NETRC = re.compile(r'login[ \t]+\S+[ \t]+$')
@@ -170,7 +184,7 @@ def look_around(text: str, start: int, key: str, sep: str, value: Value) -> Plac
     before = line_before(text, start)
     return Place(
         sep=sep,
-        first=bool(ASSIGNING.fullmatch(before)) and start - len(before) >= 0,
+        first=bool(ASSIGNING.fullmatch(before)),
         option=key.startswith('-') or (sep == ' ' and bool(NETRC.search(before))),
         query=before.endswith(('?', '&', '&amp;')),
         capitals=key.isupper(),
@@ -178,19 +192,22 @@ def look_around(text: str, start: int, key: str, sep: str, value: Value) -> Plac
         sentence=bool(GOES_ON.match(text, value.end, value.end + 40)),
     )
 
-# %% ../nbs/11c_assignments.ipynb #19237490
+# %% ../nbs/11c_assignments.ipynb #d0f8fa53
 TECHNIQUE = re.compile(
-    r'(?:argon2(?:id|i|d)?|bcrypt|scrypt|pbkdf2|sha-?\d{1,3}|md5|aes-?(?:128|192|256)(?:-?[a-z]{3})?|oauth-?2?(?:\.0)?|[hrep]s\d{3}|'
-    r'x\.?509|base64|utf-?8|2fa|mfa|totp|ed25519|rsa-?(?:2048|4096)?|tlsv?[\d.]*|ldaps?|saml2?|oidc|k8s|v\d{1,2}(?:(?:alpha|beta|rc)\d*)?|'
-    r'level-?\d|part-?\d)[.:]?', re.I
+    r'(?:argon2(?:id|i|d)?|bcrypt|scrypt|pbkdf2|sha-?\d{1,3}|md5|aes-?(?:128|192|256)(?:-?[a-z]{3})?|oauth-?2?(?:\.0)?|'
+    r'[hrep]s\d{3}|x\.?509|base64|utf-?8|2fa|mfa|totp|ed25519|rsa-?(?:2048|4096)?|tlsv?[\d.]*|ldaps?|saml2?|oidc|k8s|'
+    r'v\d{1,2}(?:(?:alpha|beta|rc)\d*)?|level-?\d|part-?\d)[.:]?',
+    re.I,
 )
 ENGLISH = re.compile(r'.*(?:ed|ing|ion|able|ible|ment|ness|ally|ly|ator|ity|ically|less)')
 PROSE = frozenset(
     'the a an your my our is are be was not no must should of to in on for and or with by from this that it its please enter '
-    'about ask kept vault note use see here field user name required invalid wrong change changed new old same contains stored set default'.split()
+    'about ask kept vault note use see here field user name required invalid wrong change changed new old same contains '
+    'stored set default'.split()
 )
 MARKS = frozenset('!@#$%^&*+?~')
-NAME_LETTERS = frozenset('ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-.')
+CODE_NAME = re.compile(r'[A-Z][A-Za-z.-]*|[^_]*_.*')
+QUOTED = ('double', 'single', 'escaped', 'entity')
 
 
 def noise(value: str, least: int) -> bool:
@@ -206,25 +223,25 @@ def phrase(value: str) -> bool:
 
 def is_password(value: Value, place: Place) -> bool:
     "Whether this is a password: people choose them, so a word with a digit or a mark will do."
-    text, bare = value.text, value.quote == 'bare'
-    quoted = value.quote in ('double', 'single', 'escaped', 'entity')
-    written = place.sep in '=>' or place.option or quoted
+    text, bare, quoted = value.text, value.quote == 'bare', value.quote in QUOTED
+    prose = place.sep == ' ' and not place.option  # password hunter2
     if TECHNIQUE.fullmatch(text):
         return False
     if ' ' in text:
         return quoted and place.sep in '=:>' and (phrase(text) or (place.sep == '=' and place.phrase))
-    if noise(text, 12 if place.sep == ' ' and not place.option and bare else 6):
-        return place.sep != ' ' or place.option or not bare or any(c.isdigit() for c in text)
-    if len(text) < 6 or (bare and place.sentence and not place.option and place.sep != '='):
+    if noise(text, 12 if prose and bare else 6):
+        return not (prose and bare) or any(c.isdigit() for c in text)
+    if len(text) < 6 or (prose and value.quote not in ('double', 'single')):
         return False
-    if place.sep == ' ' and not place.option and value.quote not in ('double', 'single'):
-        return False
-    if bare and place.sep == '=' and not place.capitals and (('_' in text) or (text[0].isupper() and set(text) <= NAME_LETTERS)):
+    if bare and place.sep == '=' and not place.capitals and CODE_NAME.fullmatch(text):
         return False  # password = user_input, password = ConvertTo-SecureString
+    if bare and place.sentence and not place.option and place.sep != '=':
+        return False
+    written = quoted or place.option or place.sep in '=>'  # nobody writes prose here
     if text.isalpha():
         alone = written or (place.first and text.islower())
-        return len(text) >= 8 and alone and not ENGLISH.fullmatch(text.lower()) and place.sep in '=:> '
-    return (written or place.first or value.quote != 'bare') and (len(text) >= 8 or not set(text) <= set('0123456789'))
+        return alone and len(text) >= 8 and place.sep in '=:> ' and not ENGLISH.fullmatch(text.lower())
+    return (written or place.first or not bare) and (len(text) >= 8 or not text.isdigit())
 
 
 def is_machine_made(value: Value, place: Place, weak: bool) -> bool:
@@ -242,7 +259,7 @@ def is_machine_made(value: Value, place: Place, weak: bool) -> bool:
         return True
     return len(text) >= 8 and not MARKS.isdisjoint(text) and any(c.isdigit() for c in text) and value.quote != 'code'
 
-# %% ../nbs/11c_assignments.ipynb #1f83d284
+# %% ../nbs/11c_assignments.ipynb #8d9e15a3
 def fits(text: str, key: str, value: Value, place: Place, before: str) -> bool:
     "Whether the dialect that the separator belongs to goes on as it has to."
     if value.quote == 'bare' and (text[value.end : value.end + 1] in ('(', '[') or value.text[0] in ')]},;:=&|'):
@@ -258,10 +275,21 @@ def fits(text: str, key: str, value: Value, place: Place, before: str) -> bool:
     return place.sep != 'is' or key.lower() not in ('pass', 'key', 'auth', 'sig', 'sid')
 
 
-COMMAND = Place(sep=' ', first=False, option=True, query=False, capitals=False, phrase=False, sentence=False)
-NESTED = re.compile(r'[ \t]{0,8}[\w.-]{0,40}(?:pass|passw\w{0,8}|pwd|pw|secret|token|key|auth|sig)[=:]', re.I)  # another key
-LOOSE_PHRASE = re.compile(r'[a-zäöüß]{3,20}(?:[ -][a-zäöüß]{3,20}){3,9}(?=[ \t]*(?:[\r\n]|$))')
+def stands_for(text: str) -> bool:
+    "Whether a value stands for a secret instead of being one."
+    return placeholder(text) or lookup(text) or key_name(text)
+
+# %% ../nbs/11c_assignments.ipynb #f3312ced
 SEPS = {'：': ':', '＝': '=', ':-': '=', '=>': '='}
+NEXT_KEY = re.compile(r'[ \t]{0,8}[\w.-]{0,40}(?:pass|passw\w{0,8}|pwd|pw|secret|token|key|auth|sig)[=:]', re.I)
+LOOSE_PHRASE = re.compile(r'[a-zäöüß]{3,20}(?:[ -][a-zäöüß]{3,20}){3,9}(?=[ \t]*(?:[\r\n]|$))')
+
+
+def key_before(text: str, start: int, word_end: int) -> tuple[int, str]:
+    "The whole key that ends with the found word, and where it starts."
+    back = text[max(0, start - 60) : start]
+    key_start = start - (len(back) - len(back.rstrip(IDENTIFIER)))
+    return key_start, text[key_start:word_end]
 
 
 def assignment(
@@ -272,36 +300,37 @@ def assignment(
     end: int,  # where the search for the value begins
 ) -> tuple[int, int] | None:
     "The span of the secret that is assigned here, None where there is none."
-    back = text[max(0, start - 60) : start]
-    key_start = start - (len(back) - len(back.rstrip(IDENTIFIER)))
-    key = text[key_start:word_end]
-    kind = key_kind(key)
+    key_start, key = key_before(text, start, word_end)
+    kind, before = key_kind(key), text[max(0, key_start - 1) : key_start]
     sep = sep.strip() or ' '
     sep = SEPS.get(sep, 'is' if sep[0].isalpha() else sep[-1])
-    if not kind or text[end : end + 1] in ('=', '~', ':') or (sep == '>' and text[key_start - 1 : key_start] != '<'):
+    if (
+        not kind
+        or text[end : end + 1] in ('=', '~', ':')
+        or (sep == '>' and before != '<')
+        or NEXT_KEY.match(text, end)
+    ):
         return None
-    if NESTED.match(text, end):
-        return None
-    value = read_value(text, end, text[max(0, key_start - 1) : key_start] in ('?', '&'))
+    value = read_value(text, end, before in ('?', '&'))
     if not value or len(value.text) < 4:
         return None
     place = look_around(text, key_start, key, sep, value)
-    if not fits(text, key, value, place, line_before(text, key_start)):
+    if not fits(text, key, value, place, line_before(text, key_start)) or stands_for(value.text):
         return None
-    if placeholder(value.text) or lookup(value.text) or key_name(value.text):
-        return None
-    if kind != 'password':
-        return whole(text, value, place.query) if is_machine_made(value, place, kind == 'weak') else None
     if place.phrase and place.first and value.quote == 'bare' and (words := LOOSE_PHRASE.match(text, value.start)):
         return words.span() if phrase(words[0]) else None
-    return whole(text, value, place.query) if is_password(value, place) else None
+    good = is_password(value, place) if kind == 'password' else is_machine_made(value, place, kind == 'weak')
+    return whole(text, value, place.query) if good else None
+
+# %% ../nbs/11c_assignments.ipynb #eede0ed1
+COMMAND = Place(sep=' ', first=False, option=True, query=False, capitals=False, phrase=False, sentence=False)
 
 
 def command_password(text: str, end: int) -> tuple[int, int] | None:
-    "The span of a password that a command takes without naming it: `curl -u user:…`, `sshpass -p …`."
+    "The span of a password that a command takes without naming it."
     value = read_value(text, end, query=False)
-    if not value or placeholder(value.text) or lookup(value.text) or key_name(value.text):
+    if not value or stands_for(value.text) or text[value.end : value.end + 1] in ('(', ':', '/'):
         return None
-    if text[value.end : value.end + 1] in ('(', ':', '/') or value.text.isalpha() > (value.quote in ('double', 'single')):
-        return None
-    return whole(text, value, False) if is_password(value, COMMAND) else None
+    if value.text.isalpha() and value.quote not in ('double', 'single'):
+        return None  # identified by multiple values
+    return whole(text, value, query=False) if is_password(value, COMMAND) else None

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PASSAGE_LINES', 'COMMANDS', 'hit_lines', 'load_checked', 'search_command', 'current_verdict', 'status_command',
-           'server_text', 'repos_status', 'status_lines', 'usage', 'main']
+           'server_text', 'repos_status', 'local_time', 'status_lines', 'usage', 'main']
 
 # %% ../nbs/70_cli.ipynb #d9ef8c8a
 import argparse
@@ -14,6 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 from .errors import MerlinError, nearest, printable
@@ -27,12 +28,13 @@ def hit_lines(hit, full: bool = False) -> list[str]:
     marks = [hit.date.isoformat() if hit.date else 'undated', hit.type]
     marks += [printable(', '.join(hit.hosts))] if hit.hosts else []
     marks += [name for name in ('stale', 'weak') if getattr(hit, name)]
-    lines = [f'{printable(hit.path)}:{hit.first_line} § {printable(hit.heading)}', f'  {" · ".join(marks)}']
+    section = f' § {printable(hit.heading)}' if hit.heading else ''
+    lines = [f'{printable(hit.path)}:{hit.first_line}{section}', f'  {" · ".join(marks)}']
     if hit.also:
         lines.append('  also: ' + ' · '.join(f'§ {printable(a)}' for a in hit.also))
     body = re.split(r'\r\n|\r|\n', hit.text.strip('\r\n'))
     shown = body if full else body[:PASSAGE_LINES]
-    lines += [f'  │ {printable(line.expandtabs(4))}' for line in shown]
+    lines += [f'  │ {printable(line.expandtabs(4))}'.rstrip() for line in shown]
     if len(body) > len(shown):
         lines.append(f'  │ … {len(body) - len(shown)} more lines (--full)')
     return lines
@@ -54,7 +56,7 @@ def search_command(argv: Sequence[str]) -> int:
         prog='merlin search', description='The best sections for a question.',
         epilog='example: merlin search "how do I restore the database" --type runbook -k 3',
     )  # fmt: skip
-    p.add_argument('question')
+    p.add_argument('question', nargs='+')
     p.add_argument('-k', type=int, default=10, help='results, 1 to 50 (10)')
     p.add_argument('--type', action='append', help='only this document type; may be repeated')
     p.add_argument('--host', help='only sections about this host: name, alias or IP')
@@ -73,7 +75,7 @@ def search_command(argv: Sequence[str]) -> int:
     with session(config.database) as conn:
         found = search(
             conn,
-            args.question,
+            ' '.join(args.question),
             args.k,
             args.type,
             args.host,
@@ -160,6 +162,11 @@ def repos_status(meta: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {n: {'dir': d, 'head': state['heads'][n], 'fetched_at': fetched.get(n)} for n, d in state['dirs'].items()}
 
 
+def local_time(stamp: str | None) -> str:
+    "A stamp of meta in the system's time zone."
+    return datetime.fromisoformat(stamp).astimezone().isoformat(' ', 'minutes') if stamp else 'never finished'
+
+
 def status_lines(status: dict[str, Any]) -> list[str]:
     "The status for people."
     counts = status['counts']
@@ -171,7 +178,7 @@ def status_lines(status: dict[str, Any]) -> list[str]:
         if counts.get(key):
             lines.append(f'{title}: ' + ', '.join(f'{k} {n:,}' for k, n in sorted(counts[key].items())))
     lines += [
-        f'last ingest: {status["last_ingest_at"] or "never finished"}',
+        f'last ingest: {local_time(status["last_ingest_at"])}',
         f'model: {status["model"]}',
         f'database: {status["server"]}, schema {status["schema"]} (version {status["schema_version"]})',
         f'layout: {status["layout"]}',

@@ -157,7 +157,7 @@ def relation(
     before: str | None,  # upstream as this checkout last saw it
     bare: bool,
 ) -> str:
-    "same, forward, ahead or rewritten."
+    "same, forward, ahead, parted or rewritten."
 
     def contains(later: str, earlier: str) -> bool:
         return git.run('merge-base', '--is-ancestor', earlier, later, ok=(0, 1))[0] == 0
@@ -166,8 +166,11 @@ def relation(
         return 'same'
     if contains(new, old):
         return 'forward'
-    own = not bare and contains(old, new)
-    return 'ahead' if own and (before is None or contains(new, before)) else 'rewritten'
+    if bare or before is not None and not contains(new, before):
+        return 'rewritten'  # a mirror has no commits of its own, and an upstream only grows
+    if contains(old, new):
+        return 'ahead'
+    return 'parted' if before is not None else 'rewritten'
 
 # %% ../nbs/02_gitrepo.ipynb #8c0f6235
 FORWARD = (
@@ -219,6 +222,7 @@ SAID = {
     'same': 'already at {1}',
     'forward': '{0} → {1}',
     'ahead': 'the checkout has commits that upstream does not have yet',
+    'parted': 'not pulled: upstream is at {1}, and this checkout has commits of its own; merge or rebase them by hand',
     'rewritten': 'followed the rewritten upstream: {0} → {1}',
     'kept': 'upstream is at {1}, which does not contain {0}: its history was rewritten; HEAD stays, --pull --reset follows',
 }
@@ -247,7 +251,9 @@ def pull(
     git.run('update-ref', '-d', UNFOLLOWED)
     if bare and how != 'same':  # a mirror has nobody else to tidy up after years of fetching
         git.run('gc', '--auto', '--quiet', ok=tuple(range(256)), timeout=FETCH_TIMEOUT)
-    return PullResult(old, old if how in ('same', 'ahead') else new, now, False, SAID[how].format(old[:12], new[:12]))
+    return PullResult(
+        old, old if how in ('same', 'ahead', 'parted') else new, now, False, SAID[how].format(old[:12], new[:12])
+    )
 
 # %% ../nbs/02_gitrepo.ipynb #4b1b2fe6
 WINDOW = 48  # requests in flight: 48 · 65 bytes stay under the 4,096 that every pipe takes without blocking

@@ -144,7 +144,7 @@ def add_candidates(chunk: str, found: set[str], seen: Set[str] = frozenset()) ->
     if len(chunk) > LONG:
         return
     # in a link or a path, what stands between two slashes is taken by itself
-    for part in core.split('/') if core.count('/') > 2 else (chunk,):
+    for part in chunk.split('/') if chunk.count('/') > 2 else (chunk,):
         if part.isalnum() and part.isascii():
             found.add(part)
         elif part not in seen:

@@ -50,6 +50,11 @@ class Report:
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
 
+    @property
+    def worked(self) -> bool:
+        "Whether anything in the index changed."
+        return any(n for kind, n in self.documents.items() if kind != 'unchanged')
+
     def as_json(self) -> dict[str, Any]:
         "The report as `--json` prints it."
         return {

@@ -313,7 +313,7 @@ def record_error(
     "Keep the failure where the next answer finds it."
     meta = read_meta(conn)
     ours = {k['dir'] for k in (meta.get('record') or {}).values()} & {str(d) for d in dirs}
-    if meta and (ours or at_work):
+    if meta and (ours or at_work) and not isinstance(error, ConfigError):  # wrong use: nothing was done to the index
         failed = {'at': now(), 'text': Redactor().redact(str(error)).text, 'exit_code': error.exit_code}
         write_meta(conn, {'last_ingest_error': failed} | ({'running': None} if at_work else {}))
 
@@ -376,6 +376,7 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument('--replace', action='store_true', help='index this record in place of another one')
     p.add_argument('--wait', action='store_true', help='wait for another run instead of leaving the work to it')
+    p.add_argument('--quiet', action='store_true', help='print nothing when there was nothing to do, for a timer')
     p.add_argument('--json', action='store_true', help='print the report as JSON')
     return p
 
@@ -403,7 +404,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     for warning in report.warnings:
         print(f'warning: {warning}', file=sys.stderr)
-    print(json.dumps(report.as_json(), ensure_ascii=False)) if args.json else print_report(report)
+    if args.json:
+        print(json.dumps(report.as_json(), ensure_ascii=False))
+    elif report.worked or not args.quiet:
+        print_report(report)
     return 0
 
 

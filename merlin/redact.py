@@ -68,7 +68,6 @@ BEFORE = r'(?:^|[^A-Za-z0-9]|\\[nrtbfv]|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|%[0-
 BEFORE_CAPITALS = r'(?:^|[^A-Z0-9])'
 
 
-
 def by_start(shapes: Iterable[Shape]) -> dict[str, tuple[Shape, ...]]:
     "Shapes by the two characters that they begin with; under '' those that may begin with anything."
     found: dict[str, tuple[Shape, ...]] = {}
@@ -115,11 +114,15 @@ def closing_marks(text: str, start: int, end: int) -> int:
 # %% ../nbs/11_redact.ipynb #fe0660e2
 BLOCK_WORDS = ('PRIVATE', 'Private-Lines', '$ANSIBLE_VAULT', 'OpenVPN Static', 'LS0tLS1CRUdJTi')
 BLOCK = re.compile(
-    r'-{4,5} ?BEGIN(?:[ +_]|%20)(?:[A-Z0-9]{1,12}(?:[ +_]|%20)){0,4}PRIVATE(?:[ +_]|%20)KEY(?:(?:[ +_]|%20)BLOCK)? ?-{4,5}'
-    r'|-----BEGIN OpenVPN Static key V1-----|Private-Lines: [0-9]{1,4}|\$ANSIBLE_VAULT;[0-9.]{3,5};AES(?:256)?(?:;[\w.-]{1,40})?'
+    r'-{4,5} ?BEGIN(?:[ +_]|%20)(?:[A-Z0-9]{1,12}(?:[ +_]|%20)){0,4}'
+    r'PRIVATE(?:[ +_]|%20)KEY(?:(?:[ +_]|%20)BLOCK)? ?-{4,5}'
+    r'|-----BEGIN OpenVPN Static key V1-----|Private-Lines: [0-9]{1,4}'
+    r'|\$ANSIBLE_VAULT;[0-9.]{3,5};AES(?:256)?(?:;[\w.-]{1,40})?'
 )
 BLOCK_END = re.compile(r'-{4,7} ?END(?:[ +_]|%20)[A-Za-z0-9 +_%]{1,60}?-{4,5}')
-BLOCK_HEADER = re.compile(r'(?:Proc-Type|DEK-Info|Version|Comment|Charset|Hash|MessageID|Subject|X-[\w-]{1,40}): ?[^\n\\]{0,200}')
+BLOCK_HEADER = re.compile(
+    r'(?:Proc-Type|DEK-Info|Version|Comment|Charset|Hash|MessageID|Subject|X-[\w-]{1,40}): ?[^\n\\]{0,200}'
+)
 BLOCK_RUN = re.compile(r'[A-Za-z0-9+/=]+')
 BLOCK_GAP = re.compile(r'(?:\s|<br ?/?>|\\+[nrt]|&#1[03];|&#x[aAdD];|%0[aAdD]|[>|#*"\'`,;.+\\]|-(?!---))+')
 WRAPPED_PEM = re.compile(r'LS0tLS1CRUdJTi[A-Za-z0-9+/]{30,}={0,2}')  # base64 of '-----BEGIN '
@@ -181,7 +184,10 @@ AUTHORIZATION_FINDER = (
     r'''(?:\*\*)?(?:\\?["'`]|&quot;|&#3[49];|“)?'''
     r'(?:[a-z][a-z0-9-]{1,30}(?:[ \t]{1,4}|%20))?([a-z0-9._~+/=%-]{6,})'
 )
-SCHEME_FINDER = r'''(?:^|[^a-z0-9])(bearer|basic)(?:\*\*)?(?:[ \t]{1,4}|%20|\+|:[ \t]{0,4}|\r?\n[ \t>]{0,8})(?:\\?["'`]|&quot;|“|<)?([a-z0-9._~+/=%-]{8,})'''
+SCHEME_FINDER = (
+    r'(?:^|[^a-z0-9])(bearer|basic)(?:\*\*)?(?:[ \t]{1,4}|%20|\+|:[ \t]{0,4}|\r?\n[ \t>]{0,8})'
+    r'''(?:\\?["'`]|&quot;|“|<)?([a-z0-9._~+/=%-]{8,})'''
+)
 FIND_AUTHORIZATION = finder(AUTHORIZATION_FINDER, any_case=True)
 FIND_SCHEME = finder(SCHEME_FINDER, any_case=True)
 
@@ -238,7 +244,7 @@ def hex_spans(places: Places) -> Iterator[Span]:
         if not (value.isdigit() or value.isalpha() or placeholder(value)):
             yield start, end, 'hex32'
 
-# %% ../nbs/11_redact.ipynb #3286fcbf
+# %% ../nbs/11_redact.ipynb #265ba127
 FAMILIES = ('private_key', 'url_credentials', 'sk_key', 'vendor_token', 'jwt', 'bearer', 'key_value', 'hex32')
 FINDERS: dict[str, Callable[[Places], Iterator[Span]]] = {
     'private_key': block_spans,
@@ -250,7 +256,7 @@ FINDERS: dict[str, Callable[[Places], Iterator[Span]]] = {
 EDITION = 1  # raise it when a rule changes that is no pattern: the fingerprint changes with it
 MARK = re.compile(r'\[REDACTED:[A-Za-z0-9._-]{1,64}\]')
 NEWLINE = re.compile(r'\r\n|\r|\n')
-PASSES = 8  # a marker is a new neighbour: what was glued to a secret may be a token now
+PASSES = 8
 
 
 @dataclass(frozen=True)
@@ -278,7 +284,7 @@ def merge(spans: Iterable[Span], kept: Iterable[tuple[int, int]], rank: Callable
             merged.append((start, end, name))
     return merged
 
-
+# %% ../nbs/11_redact.ipynb #dd722995
 class Redactor:
     "Takes secrets out of texts. Made once, used for every text of a run."
 
@@ -332,6 +338,12 @@ class Redactor:
 
 def fingerprint(families: tuple[str, ...], hash_file: str) -> str:
     "Changes with the rules, the families in force and the hash file: then old text has to be redacted again."
-    rules = [str(EDITION), *(f'{s.family} {s.pattern}' for s in SHAPES), BLOCK.pattern, URL_FINDER, AUTHORIZATION_FINDER]
+    rules = [
+        str(EDITION),
+        *(f'{s.family} {s.pattern}' for s in SHAPES),
+        BLOCK.pattern,
+        URL_FINDER,
+        AUTHORIZATION_FINDER,
+    ]
     rules += [SCHEME_FINDER, KEY_FINDER, COMMAND_FINDER, HEX_FINDER, *families, hash_file]
     return hashlib.sha256('\n'.join(rules).encode()).hexdigest()

@@ -289,7 +289,11 @@ def example(
             if part.literals:
                 out.append(rng.choice(part.literals))
                 continue
-            size = rng.choice((part.low, part.high)) if part.either else rng.randint(part.low, min(part.high, part.low + 9))
+            size = (
+                rng.choice((part.low, part.high))
+                if part.either
+                else rng.randint(part.low, min(part.high, part.low + 9))
+            )
             out.append(''.join(rng.choices(characters(part), k=size)))
         return ''.join(out)
 

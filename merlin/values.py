@@ -13,7 +13,9 @@ import re
 SEGMENT = re.compile(r'[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+')
 RUN = re.compile(r'[A-Za-z0-9]{10,}')
 SWITCH = re.compile(r'[A-Za-z](?=[0-9])|[0-9](?=[A-Za-z])')
-NAMES_KEY = re.compile(r'passw|passphrase|passwd|secret|token|credential|key|auth|(?:^|[_.-])(?:pass|pwd|pw|psk)(?:$|[_.-])', re.I)
+NAMES_KEY = re.compile(
+    r'passw|passphrase|passwd|secret|token|credential|key|auth|(?:^|[_.-])(?:pass|pwd|pw|psk)(?:$|[_.-])', re.I
+)
 SLUG = re.compile(r'[a-z0-9]+(?:[-_./:@][a-z0-9]+)+')
 UUID = re.compile(r'[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}')
 PAIRS = frozenset(
@@ -43,7 +45,9 @@ def readable(value: str) -> bool:
 
 def key_name(value: str) -> bool:
     "Whether a value is the name of a secret: it speaks of one, and is made of words."
-    return bool(NAMES_KEY.search(value)) and (wordy(value) or (len(value) < 32 and not re.search('[^A-Za-z_.-]', value)))
+    return bool(NAMES_KEY.search(value)) and (
+        wordy(value) or (len(value) < 32 and not re.search('[^A-Za-z_.-]', value))
+    )
 
 
 def wordy(value: str) -> bool:
@@ -56,11 +60,14 @@ def wordy(value: str) -> bool:
         return False
     *pieces, last = re.split(r'[-_./:@]', value)
     generated = len(last) <= 10 and any(len(piece) > 3 and readable(piece) for piece in pieces)  # web-tls-7f9b4c6d8b
-    return all(len(piece) <= 5 or readable(piece) for piece in pieces) and (generated or len(last) <= 5 or readable(last))
+    return all(len(piece) <= 5 or readable(piece) for piece in pieces) and (
+        generated or len(last) <= 5 or readable(last)
+    )
 
 # %% ../nbs/11b_values.ipynb #201edb8a
 TEMPLATE = re.compile(
-    r'<[^<>]*>?|&lt;.*|\[.*|\{.*|\(.*|\$\(.*|\$\{.*|\$\$?[A-Za-z_]\w*:?.*|%[A-Za-z_]\w*%|%\(?[\w.]*\)?[sdrv]?|@\{?[\w.]+\}?@'
+    r'<[^<>]*>?|&lt;.*|\[.*|\{.*|\(.*|\$\(.*|\$\{.*|\$\$?[A-Za-z_]\w*:?.*|%[A-Za-z_]\w*%|%\(?[\w.]*\)?[sdrv]?'
+    r'|@\{?[\w.]+\}?@'
     r'|#\{.*|:[a-z_]\w*|\\[\w(<{$].*|!.*|__\w+__|[-=*.#?_~•●·]+'
 )
 NOTHING = frozenset(
@@ -87,7 +94,8 @@ def placeholder(value: str) -> bool:
 # %% ../nbs/11b_values.ipynb #b3b9feeb
 LOOKUP = re.compile(
     r'(?P<path>(?:\.{0,2}|~|[A-Za-z]:)[\\/].*)'
-    r'|(?P<scheme>[a-z][a-z0-9+.-]*://.*|(?:op|vault|env|file|ref\+\w+|arn|ssm|kms|keyring|secret|secretref|sha\d+|md5|data):.*)'
+    r'|(?P<scheme>[a-z][a-z0-9+.-]*://.*'
+    r'|(?:op|vault|env|file|ref\+\w+|arn|ssm|kms|keyring|secret|secretref|sha\d+|md5|data):.*)'
     r'|(?P<call>[A-Za-z_$][\w.:$>-]*[(\[].*)'
     r'|(?P<chain>[A-Za-z_$]\w*(?:(?:\.|::|->)[A-Za-z_]\w*)+\??)'
     r'|(?P<variable>[A-Z][A-Z0-9]{0,15}(?:_[A-Z0-9]{1,16})+)'
@@ -104,4 +112,6 @@ def lookup(value: str) -> bool:
     pieces = re.split(r'[\\/.@:>_-]+', value)
     if match.lastgroup == 'chain':
         return all(readable(piece) or (piece.isalpha() and len(piece) < 6) for piece in pieces)
-    return match.lastgroup not in ('path', 'mail', 'variable') or all(len(piece) < 7 or readable(piece) for piece in pieces)
+    return match.lastgroup not in ('path', 'mail', 'variable') or all(
+        len(piece) < 7 or readable(piece) for piece in pieces
+    )

@@ -29,6 +29,7 @@ LAYERS = [
     'assignments',
     'hashes',
     'redact',
+    'secrets',
     'hosts',
     'chunk',
     'vectors',
