@@ -21,7 +21,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-QUESTIONS = ['what to do when a disk is full', 'certificate expired', 'how do I find out which pod restarts', 'undo the last commit']
+QUESTIONS = [
+    'what to do when a disk is full',
+    'certificate expired',
+    'how do I find out which pod restarts',
+    'undo the last commit',
+]
 
 TEXTS = """
 import json, sys
@@ -75,7 +80,10 @@ print(json.dumps(sorted(times)))
 def home(record: str = ''):
     "An environment with a MERLIN_HOME of its own; its server is stopped and the folder removed at the end."
     folder = tempfile.mkdtemp(prefix='merlin-measure-')
-    foreign = ('DATABASE_URL', 'PYTHONDONTWRITEBYTECODE')  # without the latter Python would compile merlin at each start
+    foreign = (
+        'DATABASE_URL',
+        'PYTHONDONTWRITEBYTECODE',
+    )  # without the latter Python would compile merlin at each start
     env = {k: v for k, v in os.environ.items() if not k.startswith(('MERLIN_', 'EMBED_')) and k not in foreign}
     env |= {'MERLIN_HOME': folder, 'REPO_DIR': record, 'PYTHONPATH': str(ROOT)}
     try:
@@ -99,7 +107,9 @@ def python(*args: str, env: dict) -> tuple[str, float, float]:
 
 def records(paths: list[str]) -> None:
     "First ingest, no-op and query latency of each record."
-    print('| record | documents | sections | first ingest s | sections/s | peak MB | no-op s | query p50 ms | p95 ms | index MB |')
+    print(
+        '| record | documents | sections | first ingest s | sections/s | peak MB | no-op s | query p50 ms | p95 ms | index MB |'
+    )
     print('|---|---|---|---|---|---|---|---|---|---|')
     for path in paths:
         with home(path) as env:
@@ -140,7 +150,9 @@ def throughput(path: str, rounds: int = 3) -> None:
             memory.append(mb - bare_mb)
             print(f'round {n + 1}: {bare["texts"]} texts, bare {bare["seconds"]:.1f} s, ingest {wall:.1f} s, '
                   f'ratio {ratios[-1]:.2f}; memory {bare_mb:.0f} MB bare, {mb:.0f} MB ingest')  # fmt: skip
-    print(f'throughput ratio {statistics.median(ratios):.2f}; memory above the bare embedder {statistics.median(memory):.0f} MB')
+    print(
+        f'throughput ratio {statistics.median(ratios):.2f}; memory above the bare embedder {statistics.median(memory):.0f} MB'
+    )
 
 
 def noop(path: str, rounds: int = 9) -> None:
@@ -164,10 +176,14 @@ def install() -> None:
         subprocess.run(['git', 'clone', '--quiet', str(ROOT), str(clone)], check=True)
         del env['PYTHONPATH'], env['REPO_DIR']
         begin = time.perf_counter()
-        subprocess.run([clone / 'bin/quickstart'], env=env, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            [clone / 'bin/quickstart'], env=env, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         first = time.perf_counter() - begin
         begin = time.perf_counter()
-        subprocess.run([clone / 'bin/quickstart'], env=env, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            [clone / 'bin/quickstart'], env=env, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         again = time.perf_counter() - begin
         size = sum(p.lstat().st_size for p in (clone / '.venv').rglob('*')) / 1e6
         print(f'bin/quickstart: first {first:.0f} s, again {again:.1f} s, environment {size:.0f} MB')
@@ -176,7 +192,12 @@ def install() -> None:
 
 def main() -> None:
     "Run one measurement."
-    verbs = {'records': records, 'throughput': lambda a: throughput(*a), 'noop': lambda a: noop(*a), 'install': lambda a: install()}
+    verbs = {
+        'records': records,
+        'throughput': lambda a: throughput(*a),
+        'noop': lambda a: noop(*a),
+        'install': lambda a: install(),
+    }
     if len(sys.argv) < 2 or sys.argv[1] not in verbs:
         raise SystemExit(__doc__)
     verbs[sys.argv[1]](sys.argv[2:])
