@@ -46,13 +46,14 @@ PASSWORD = re.compile(
 )
 SECRET = re.compile(r'.*(?:secret|token|credentials?)|creds?|密钥|密鑰|令牌')
 QUALIFIED_KEY = re.compile(
-    r'(?:api|x?app|access|secret|private|shared|preshared|pre|account|master|encryption|encrypt|signing|sign|auth|session|'
-    r'application|service|subscription|storage|license|deploy|webhook|hmac|client|integration|routing|write|read|admin|'
+    r'(?:api|x?app|access|secret|private|shared|preshared|pre|account|master|encryption|encrypt|signing|sign|auth|'
+    r'session|application|service|subscription|storage|license|deploy|webhook|hmac|client|integration|routing|write|read|admin|'
     r'server|consumer|root|cipher|crypto|rest|bot|token|hash|salt|security|cron|ingest|functions)key'
 )
 WEAK = re.compile(r'auth|sig|signature|sid|.*sess(?:ion)?(?:id)?')
 NO_SECRET = frozenset(
-    'pveapi pbsapi next page continuation sync cursor eos bos pad unk sep cls mask stop end start cancellation max min num'.split()
+    'pveapi pbsapi next page continuation sync cursor eos bos pad unk sep cls mask stop end start cancellation max min '
+    'num'.split()
 )
 IDENTIFIER = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.'
 
@@ -201,9 +202,9 @@ TECHNIQUE = re.compile(
 )
 ENGLISH = re.compile(r'.*(?:ed|ing|ion|able|ible|ment|ness|ally|ly|ator|ity|ically|less)')
 PROSE = frozenset(
-    'the a an your my our is are be was not no must should of to in on for and or with by from this that it its please enter '
-    'about ask kept vault note use see here field user name required invalid wrong change changed new old same contains '
-    'stored set default'.split()
+    'the a an your my our is are be was not no must should of to in on for and or with by from this that it its please '
+    'enter about ask kept vault note use see here field user name required invalid wrong change changed new old same '
+    'contains stored set default'.split()
 )
 MARKS = frozenset('!@#$%^&*+?~')
 CODE_NAME = re.compile(r'[A-Z][A-Za-z.-]*|[^_]*_.*')

@@ -73,7 +73,8 @@ TEMPLATE = re.compile(
 NOTHING = frozenset(
     'none null nil undefined unset empty void na n/a tbd todo true false yes no on off enabled disabled '
     'string str text bytes int integer number bool boolean any object optional required default auto plain hidden '
-    'password passwd passphrase pass pwd pw secret token key apikey credentials value basic bearer digest oauth jwt'.split()
+    'password passwd passphrase pass pwd pw secret token key apikey credentials value basic bearer digest oauth '
+    'jwt'.split()
 )
 CUT_SHORT = re.compile(r'\.\.\.|…|[xX]{5}|\*{3}|0{8}')
 SAY_SO = frozenset(
