@@ -47,8 +47,8 @@ PASSWORD = re.compile(
 SECRET = re.compile(r'.*(?:secret|token|credentials?)|creds?|密钥|密鑰|令牌')
 QUALIFIED_KEY = re.compile(
     r'(?:api|x?app|access|secret|private|shared|preshared|pre|account|master|encryption|encrypt|signing|sign|auth|'
-    r'session|application|service|subscription|storage|license|deploy|webhook|hmac|client|integration|routing|write|read|admin|'
-    r'server|consumer|root|cipher|crypto|rest|bot|token|hash|salt|security|cron|ingest|functions)key'
+    r'session|application|service|subscription|storage|license|deploy|webhook|hmac|client|integration|routing|write|'
+    r'read|admin|server|consumer|root|cipher|crypto|rest|bot|token|hash|salt|security|cron|ingest|functions)key'
 )
 WEAK = re.compile(r'auth|sig|signature|sid|.*sess(?:ion)?(?:id)?')
 NO_SECRET = frozenset(

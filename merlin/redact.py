@@ -6,9 +6,9 @@
 __all__ = ['Span', 'BEFORE', 'BEFORE_CAPITALS', 'BLOCK_WORDS', 'BLOCK', 'BLOCK_END', 'BLOCK_HEADER', 'BLOCK_RUN', 'BLOCK_GAP',
            'WRAPPED_PEM', 'LONG_RUN', 'LEAST_BODY', 'URL_FINDER', 'FIND_URL', 'PORT', 'AUTHORIZATION_FINDER',
            'SCHEME_FINDER', 'FIND_AUTHORIZATION', 'FIND_SCHEME', 'FIND_KEY', 'FIND_COMMAND', 'HEX_FINDER', 'FIND_HEX',
-           'FAMILIES', 'FINDERS', 'EDITION', 'MARK', 'NEWLINE', 'PASSES', 'finder', 'Places', 'by_start',
-           'shape_finder', 'shape_spans', 'closing_marks', 'block_end', 'block_spans', 'url_spans', 'credentials',
-           'bearer_spans', 'key_value_spans', 'hex_spans', 'Redacted', 'merge', 'Redactor', 'fingerprint']
+           'FAMILIES', 'FINDERS', 'MARK', 'NEWLINE', 'PASSES', 'RULES', 'finder', 'Places', 'by_start', 'shape_finder',
+           'shape_spans', 'closing_marks', 'block_end', 'block_spans', 'url_spans', 'credentials', 'bearer_spans',
+           'key_value_spans', 'hex_spans', 'Redacted', 'merge', 'Redactor', 'fingerprint']
 
 # %% ../nbs/11_redact.ipynb #4f287606
 import base64
@@ -21,6 +21,7 @@ from pathlib import Path
 
 import re2
 
+import merlin
 from .assignments import COMMAND_FINDER, KEY_FINDER, assignment, command_password
 from .errors import ConfigError, nearest
 from .hashes import LiveSecrets, load_hash_file
@@ -253,10 +254,10 @@ FINDERS: dict[str, Callable[[Places], Iterator[Span]]] = {
     'key_value': key_value_spans,
     'hex32': hex_spans,
 }
-EDITION = 1  # raise it when a rule changes that is no pattern: the fingerprint changes with it
 MARK = re.compile(r'\[REDACTED:[A-Za-z0-9._-]{1,64}\]')
 NEWLINE = re.compile(r'\r\n|\r|\n')
 PASSES = 8
+RULES = ('assignments', 'hashes', 'redact', 'shapes', 'values')  # the modules that decide what goes
 
 
 @dataclass(frozen=True)
@@ -338,12 +339,7 @@ class Redactor:
 
 def fingerprint(families: tuple[str, ...], hash_file: str) -> str:
     "Changes with the rules, the families in force and the hash file: then old text has to be redacted again."
-    rules = [
-        str(EDITION),
-        *(f'{s.family} {s.pattern}' for s in SHAPES),
-        BLOCK.pattern,
-        URL_FINDER,
-        AUTHORIZATION_FINDER,
-    ]
-    rules += [SCHEME_FINDER, KEY_FINDER, COMMAND_FINDER, HEX_FINDER, *families, hash_file]
-    return hashlib.sha256('\n'.join(rules).encode()).hexdigest()
+    folder = Path(merlin.__file__).parent
+    digest = hashlib.sha256(b''.join((folder / f'{name}.py').read_bytes() for name in RULES))
+    digest.update('\n'.join([*families, hash_file]).encode())
+    return digest.hexdigest()

@@ -327,7 +327,7 @@ def test_an_index_of_an_older_schema_is_rebuilt_and_its_vectors_are_kept(config)
         conn.execute("update meta set value = '0' where key = 'schema_version'")
     embed = WordEmbedder()
     report = ingest(config, embed=embed)
-    assert sections(embed) == [] and 'schema version 0' in report.notes[0]
+    assert sections(embed) == [] and any('schema version 0' in note for note in report.notes)
     assert query(config, ROWS) == before
 
 
