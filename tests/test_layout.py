@@ -48,6 +48,7 @@ LAYERS = [
     'corpus',
     'indexing',
     'ingest',
+    'lexical',
     'legs',
     'rank',
     'search',
