@@ -231,18 +231,25 @@ def test_time_grows_linearly_on_hostile_lines(piece):
             best = min(best, time.process_time() - begin)
         return max(best, 1e-4)
 
-    small, large = cost(25_000), cost(200_000)
-    assert large < 0.05 or math.log(large / small) / math.log(8) <= 1.2, (small, large)
+    slopes = []
+    for _ in range(4):  # another process may steal the time of one measurement, never of all; a square would show 2
+        small, large = cost(25_000), cost(200_000)
+        slopes.append(0.0 if large < 0.05 else math.log(large / small) / math.log(8))
+        if slopes[-1] <= 1.1:
+            return
+    assert min(slopes) <= 1.1, slopes
 
 
 def test_prose_passes_at_more_than_a_megabyte_a_second(tmp_path):
     text = Path(__file__).with_name('fixtures').joinpath('corpus/README.md').read_text() * 2000
     text = text[:1_000_000]
     redactor = Redactor(secret_hashes=hash_file(tmp_path / 'h', {f'n{i}': f'Passw0rd-{i}' for i in range(50)}))
-    redactor.redact(text[:10_000])
-    begin = time.process_time()
-    redactor.redact(text)
-    assert time.process_time() - begin < 1.0
+    seconds = []
+    for _ in range(2):
+        begin = time.process_time()
+        redactor.redact(text)
+        seconds.append(time.process_time() - begin)
+    assert min(seconds) < 1.0, seconds
 
 
 def test_unknown_families_are_refused_with_the_nearest():
