@@ -103,30 +103,40 @@ class Run:
     progress: Callable[[int, int], None]  # documents done, documents in all
     began: str  # when, as meta keeps it
     fetched: Mapping[str, str]  # repo -> when it was last fetched well
+    anew: bool  # drop the index first
 
     @cached_property
     def known(self) -> dict[str, Known]:
-        "What the index holds, once it is open."
-        return known_documents(self.conn)
+        "What the index holds and will go on holding."
+        return {} if self.rebuilt else known_documents(self.conn)
 
-    def open_index(self, anew: bool) -> None:
+    @property
+    def outdated(self) -> bool:
+        "Whether the index is of another schema version."
+        return bool(self.meta) and self.meta['schema_version'] != SCHEMA_VERSION
+
+    @property
+    def rebuilt(self) -> bool:
+        "Whether this run makes the documents from nothing."
+        return self.anew or self.outdated or not self.meta
+
+    def open_index(self) -> None:
         "Refuse another model, then make the tables, or make them anew, and say that a run is at work: all or nothing."
         probe, schema = canary_vector(self.embed), self.config.database.schema
-        outdated = bool(self.meta) and self.meta['schema_version'] != SCHEMA_VERSION
-        if self.meta and not anew:
+        if self.meta and not self.anew:
             self.guard_space(probe)
         create_schema(self.conn, schema)
         server = prepare(self.conn)
-        record = describe_record({} if anew else self.meta, self.repos, self.heads)
+        record = describe_record({} if self.anew else self.meta, self.repos, self.heads)
         with self.conn.transaction():
-            if anew or outdated:
-                drop_tables(self.conn, schema, ALL_TABLES if anew else TEXT_TABLES)
-            if anew or outdated or not self.meta:
+            if self.meta and self.rebuilt:
+                drop_tables(self.conn, schema, ALL_TABLES if self.anew else TEXT_TABLES)
+            if self.rebuilt:
                 create_tables(self.conn, self.embed.identity, self.embed.dim, server.trgm)
                 write_meta(self.conn, {'state': None})
             write_meta(self.conn, {'canary': list(probe), 'running': self.began, 'record': record})
         self.report.notes += server.notes
-        if outdated and not anew:
+        if self.outdated and not self.anew:
             self.report.notes.append(f'index of schema version {self.meta["schema_version"]}: rebuilt, vectors kept')
 
     def guard_space(self, probe: array) -> None:
@@ -142,8 +152,7 @@ class Run:
     @cached_property
     def finished(self) -> Mapping[str, Any]:
         "The state that the last run finished on; empty where a run was stopped since, and nothing of it can be trusted."
-        stopped = self.meta.get('running') or self.meta.get('schema_version') != SCHEMA_VERSION
-        return {} if stopped else self.meta.get('state') or {}
+        return {} if self.rebuilt or self.meta.get('running') else self.meta.get('state') or {}
 
     def look(self) -> Listing:
         "Every repo at its head."
@@ -217,10 +226,10 @@ class Run:
         with self.conn.transaction():
             write_meta(self.conn, facts)
 
-    def go(self, anew: bool) -> None:
-        "Everything, in order."
-        self.open_index(anew)
+    def go(self) -> None:
+        "Everything, in order: a repo that can't be listed stops the run before the first write."
         listing = self.look()
+        self.open_index()
         rules = self.rules_for(listing)
         general = [*listing.warnings, *rules.hosts.warnings]
         self.report.warnings += general
@@ -261,7 +270,7 @@ def ingest(
         anew = must_start_anew(meta, repos, schema, reembed_all, replace_record)
         with recorded_errors(conn, config, at_work=True):
             model = embed or embedder(config.embed)
-            Run(conn, config, redactor, repos, heads, state, meta, model, report, progress, began, fetched).go(anew)
+            Run(conn, config, redactor, repos, heads, state, meta, model, report, progress, began, fetched, anew).go()
     return report
 
 

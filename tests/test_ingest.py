@@ -599,3 +599,17 @@ def test_a_large_load_drops_the_graph_and_builds_it_again(config, tmp_path, monk
     assert seen == [True, True, False]  # the canary, the first window, the second
     with connect(config.database) as conn:
         assert has_hnsw(conn)
+
+
+def test_a_repo_whose_tree_is_damaged_stops_even_a_rebuild_before_anything_is_dropped(config, tmp_path):
+    repo = small(tmp_path, a='# A\n\ntext\n', notes__b='# B\n\ntext\n')
+    here = on(config, repo)
+    ingest(here, embed=WordEmbedder())
+    before = query(here, ROWS)
+    write(repo, notes__c='# C\n\ntext\n')
+    tree = run_git(repo, 'rev-parse', 'HEAD:notes')
+    (repo / '.git/objects' / tree[:2] / tree[2:]).unlink()
+    for anew in (False, True):
+        with pytest.raises(FailedError):
+            ingest(here, embed=WordEmbedder(), reembed_all=anew)
+        assert query(here, ROWS) == before
