@@ -7,7 +7,8 @@ __all__ = ['CJK', 'DEEPEST', 'HEADING_LIMIT', 'PARAGRAPH', 'ITEM', 'LINE', 'NEVE
            'SENTENCE', 'MARK_LIMIT', 'POINTER', 'POINTER_END', 'Chunk', 'quarters', 'estimate_tokens', 'head',
            'Section', 'cut_sections', 'tables', 'ranks', 'Piece', 'slices', 'pieces', 'Part', 'stripped',
            'table_header', 'parts', 'whole', 'is_long', 'heading_dates', 'shipped_stale', 'is_stale', 'plain',
-           'lost_pointer', 'fence_warnings', 'size_warnings', 'Page', 'make_chunk', 'section_chunks', 'chunk_markdown']
+           'pointer_target', 'meant', 'lost_pointer', 'fence_warnings', 'size_warnings', 'Page', 'make_chunk',
+           'section_chunks', 'chunk_markdown']
 
 # %% ../nbs/13_chunk.ipynb #31baff25
 import re
@@ -289,17 +290,24 @@ def plain(text: str) -> str:
     return ' '.join(re.findall(r'\w+', text.casefold()))
 
 
+def pointer_target(text: str) -> str:
+    "The heading that `see § X` names; '' without a pointer."
+    match = POINTER.search(text[:HEADING_LIMIT])
+    return POINTER_END.split(match[1])[0].split(' > ')[-1].strip(' \t"\'*_`“”)') if match else ''
+
+
+def meant(target: str) -> list[str]:
+    "What a pointer may mean, as `plain` gives it, longest first: \"Nightly dump below\" means \"Nightly dump\"."
+    words = plain(target).split()
+    return [' '.join(words[:n]) for n in range(len(words), 0, -1)]
+
+
 def lost_pointer(text: str, known: str) -> str:  # known: the page's headings, as `plain` gives them, a line each
     "The heading that `see § X` names and that the page does not have; '' where all is well."
-    match = POINTER.search(text[:HEADING_LIMIT])
-    if not match:
-        return ''
-    target = POINTER_END.split(match[1])[0].split(' > ')[-1].strip(' \t"\'*_`“”)')
-    wanted = plain(target).split()
-    starts = (' '.join(wanted[:n]) for n in range(1, len(wanted)))  # "Nightly dump below" means "Nightly dump"
-    if not wanted or ' '.join(wanted) in known or any(f'\n{start}\n' in known for start in starts):
-        return ''
-    return target
+    target = pointer_target(text)
+    whole, *starts = meant(target) or ['']
+    found = not whole or whole in known or any(f'\n{start}\n' in known for start in starts)
+    return '' if found else target
 
 # %% ../nbs/13_chunk.ipynb #004dfb12
 def fence_warnings(fences: Sequence[Fence], path: str) -> list[IngestWarning]:

@@ -90,6 +90,7 @@ SHAPERS = (
     'hosts',
     'chunk',
     'store',
+    'lexical',
     'corpus',
 )  # they decide what a row holds
 

@@ -98,6 +98,10 @@ class SearchConfig:
     rrf_k: int
     vector: float  # weight of the vector leg; of the literal leg in an exact search
     fulltext: float  # weight of the full-text leg
+    bm25: float  # weight of the BM25 leg
+    margin: float  # weight of how near a section's scores come to the best
+    margin_width: float  # points of BM25 behind the best that leave a section 1/e of it
+    gap_points: float  # points of BM25 that a full answer gap of the model is worth
     per_document: bool
     text_config: str  # a Postgres text search configuration
 
@@ -287,6 +291,10 @@ KEYS: Mapping[str, Mapping[str, Check]] = {
         'rrf_k': _number(1, 1000, whole=True),
         'vector': _number(0, 10),
         'fulltext': _number(0, 10),
+        'bm25': _number(0, 10),
+        'margin': _number(0, 100),
+        'margin_width': _number(0.1, 1000),
+        'gap_points': _number(0, 1000),
         'per_document': lambda value, where: _demand(value, bool, where),
         'text_config': IDENTIFIER,
     },
@@ -407,8 +415,8 @@ def read_layout(
     rules = own.get('layout', {}).get('rules', shipped['layout']['rules'])
     _fit(own, shipped, frozenset(rule.type for rule in rules), where)
     full = {table: {**shipped[table], **own.get(table, {})} for table in (*KEYS, *BY_TYPE)}
-    if not full['search']['vector'] and not full['search']['fulltext']:
-        raise ConfigError('both legs weigh 0, so nothing would be found', f'{where}search')
+    if not any(full['search'][leg] for leg in ('vector', 'fulltext', 'bm25')):
+        raise ConfigError('all legs weigh 0, so nothing would be found', f'{where}search')
     repos = _repos(own.get('repos', ()), path.parent, f'{where}repos', env)
     hashes = full['redact'].get('secret_hashes')
     return LayoutFile(

@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['MARKS', 'LETTERS', 'UMLAUTS', 'LONGEST', 'SEGMENT', 'WORDS', 'JOINTS', 'PIECE', 'SPACELESS', 'LETTER', 'RUN', 'WORD',
-           'STEMS', 'HEADING', 'BLOCK', 'MOST', 'LONG', 'LEXICAL_TABLES', 'DROP_LEXICAL', 'EMPTY_LEXICAL', 'GONE',
-           'NEW', 'BODIES', 'ADD', 'REGISTER', 'TAKE', 'SWEEP', 'FORGET', 'TOTALS', 'START_OVER', 'BODY_LIMIT',
-           'VOCABULARY', 'K1', 'B', 'BUDGET', 'WIDE', 'NARROW', 'TERMS', 'POINTS', 'BEST', 'BEST_OF', 'plain',
-           'spellings', 'joined', 'cut_segment', 'cut_compound', 'Word', 'bigrams', 'tokens', 'read', 'fetch_stems',
-           'Entry', 'look_up', 'make_entry', 'count_terms', 'pack', 'add_block', 'take_block', 'by_block',
-           'refresh_lexical', 'question_terms', 'best_chunks']
+           'STEMS', 'HEADING', 'BODY', 'BLOCK', 'MOST', 'LONG', 'EMPTY_LEXICAL', 'GONE', 'NEW', 'BODIES', 'ADD',
+           'REGISTER', 'TAKE', 'SWEEP', 'FORGET', 'TOTALS', 'START_OVER', 'BODY_LIMIT', 'VOCABULARY', 'K1', 'B',
+           'BUDGET', 'WIDE', 'NARROW', 'TERMS', 'POINTS', 'SHOWN', 'BEST', 'BEST_OF', 'plain', 'spellings', 'joined',
+           'cut_segment', 'cut_compound', 'Word', 'bigrams', 'tokens', 'read', 'fetch_stems', 'Entry', 'look_up',
+           'make_entry', 'count_terms', 'pack', 'add_block', 'take_block', 'by_block', 'refresh_lexical',
+           'question_terms', 'best_chunks']
 
 # %% ../nbs/39_lexical.ipynb #946a7459
 import re
@@ -166,43 +166,31 @@ def make_entry(spelled: Iterable[Word], stems: Mapping[str, str | None]) -> Entr
     return Entry(tuple(t for _, terms in kept for t in terms), sum(count for count, terms in kept if terms))
 
 # %% ../nbs/39_lexical.ipynb #a747d8f0
-HEADING = 2  # times that a word of the heading counts
-BLOCK = 1024  # sections of a block: chunk id = block * 256 + place
-MOST = 127  # occurrences that are counted; BM25 tells nothing above from nothing
+HEADING = 3  # halves of an occurrence that a word of the heading counts
+BODY = 2
+BLOCK = 1024  # sections of a block: chunk id = block * 1024 + place
+MOST = 127  # halves that are counted; BM25 hardly tells more from that
 LONG = 16_383  # words that are counted towards a length
 
 
 def count_terms(heading: Sequence[str], body: Sequence[str], entries: Mapping[str, Entry]) -> tuple[Counter[str], int]:
-    "Term -> weighted occurrences, and the section's length in weighted words; of the tokens of both."
+    "Term -> halves of occurrences, and the section's length in weighted words; of the tokens of both."
     counts: Counter[str] = Counter()
     length = 0.0
-    for part, weight in ((heading, HEADING), (body, 1)):
+    for part, weight in ((heading, HEADING), (body, BODY)):
         for token, times in Counter(part).items():
             entry = entries[token]
-            length += entry.count * weight * times
+            length += entry.count * times * weight / BODY
             for term in entry.terms:
                 counts[term] += weight * times
     return counts, min(LONG, max(1, round(length)))
 
 
 def pack(chunk: int, occurrences: int, length: int) -> int:
-    "A posting: place in the block (10 bits), occurrences (7), length (14)."
+    "A posting: place in the block (10 bits), halves of occurrences (7), length (14)."
     return (chunk % BLOCK) << 21 | min(occurrences, MOST) << 14 | length
 
 # %% ../nbs/39_lexical.ipynb #80cf538d
-LEXICAL_TABLES = """
-create table lexical_postings (
-    term text collate "C" not null,
-    block int not null,
-    entries int[] not null,
-    primary key (term, block)
-);
-create index lexical_postings_block on lexical_postings (block);
-create table lexical_chunks (chunk bigint primary key, length int not null);
-create table lexical_totals (chunks bigint not null, length bigint not null);
-insert into lexical_totals values (0, 0);
-"""
-DROP_LEXICAL = 'drop table if exists lexical_postings, lexical_chunks, lexical_totals'
 EMPTY_LEXICAL = 'truncate lexical_postings, lexical_chunks; update lexical_totals set chunks = 0, length = 0'
 
 # %% ../nbs/39_lexical.ipynb #9a0ddf06
@@ -285,7 +273,7 @@ def refresh_lexical(conn: psycopg.Connection, text_config: str = 'english') -> t
 
 # %% ../nbs/39_lexical.ipynb #3f89d51f
 K1 = 1.2
-B = 0.75
+B = 0.6
 BUDGET = 80_000  # postings that one question may read, its rarest terms first
 WIDE = 20_000  # postings among which candidates are looked for, where no filter narrows them
 NARROW = 2_000  # candidates to which the common words are added
@@ -302,31 +290,38 @@ frequency as (select term, weight, sum(cardinality(entries))::float8 df from fou
 ordered as (select *, sum(df) over (order by df, term) upto from frequency),
 gains as materialized (
     select term, weight * ln(1::float8 + (n.chunks - df + 0.5::float8) / (df + 0.5::float8)) * {(K1 + 1) * 1e6}::float8 gain,
-           {K1 * B}::float8 * n.chunks / n.length slope, upto <= %(wide)s or upto - df < %(narrow)s rare
-    from ordered, lexical_totals n where upto <= %(budget)s or upto = df)
+           {BODY * K1 * B}::float8 * n.chunks / n.length slope, upto <= %(wide)s or upto - df < %(narrow)s rare
+    from ordered, lexical_totals n where upto <= %(budget)s or upto = df),
+most as (
+    select {K1 + 1}::float8 * sum(a.weight * ln(1::float8 + (n.chunks - coalesce(f.df, 0) + 0.5::float8) / (coalesce(f.df, 0) + 0.5::float8))) points
+    from asked a left join frequency f using (term), lexical_totals n)
 """
 POINTS = f"""
-select chunk, (gain * tf / (tf + {K1 * (1 - B):.6f}::float8 + slope * length))::int points from (
+select chunk, (gain * tf / (tf + {BODY * K1 * (1 - B):.6f}::float8 + slope * length))::int points from (
     select block::bigint * {BLOCK} + (e >> 21) chunk, (e >> 14 & {MOST})::float8 tf, (e & {LONG})::float8 length, gain, slope
     from (select f.block, g.gain, g.slope, unnest(f.entries) e from found f join gains g using (term) {{which}}) p) q
+"""
+SHOWN = """
+shown as materialized (select * from alive order by points desc fetch first %(limit)s rows with ties)
+select c.id, s.points / 1e6::float8, m.points
+from shown s join chunks c on c.id = s.chunk join documents d on d.id = c.document_id, most m
+order by s.points desc, d.path, c.ordinal limit %(limit)s
 """
 BEST = f"""
 {TERMS}, wide as materialized (
     select chunk, sum(points) points from ({POINTS.format(which='where g.rare')}) r
-    group by chunk order by points desc, chunk limit %(narrow)s),
-scored as (
+    group by chunk order by points desc fetch first %(narrow)s rows with ties),
+scored as materialized (
     select chunk, sum(points)::bigint points from (
         select chunk, points from wide
         union all select c.chunk, c.points from ({POINTS.format(which='where not g.rare')}) c join wide using (chunk)) t
-    group by chunk)
-select s.chunk, s.points / 1e6::float8 from (select * from scored order by points desc, chunk) s
-join lateral (select from chunks c where c.id = s.chunk offset 0) alive on true
-order by s.points desc, s.chunk limit %(limit)s
+    group by chunk),
+alive as (select s.* from scored s join lateral (select from chunks c where c.id = s.chunk offset 0) found on true), {SHOWN}
 """
 BEST_OF = f"""
-{TERMS}, allowed as materialized (select c.id chunk from chunks c where true {{where}})
-select chunk, sum(points) / 1e6::float8 from ({POINTS.format(which='')}) p join allowed using (chunk)
-group by chunk order by sum(points) desc, chunk limit %(limit)s
+{TERMS}, allowed as materialized (select c.id chunk from chunks c where true {{where}}),
+alive as (select chunk, sum(points)::bigint points from ({POINTS.format(which='')}) p join allowed using (chunk) group by chunk),
+{SHOWN}
 """
 
 
@@ -349,8 +344,8 @@ def best_chunks(
     budget: int = BUDGET,
     wide: int = WIDE,
     narrow: int = NARROW,
-) -> list[tuple[int, float]]:
-    "(chunk id, score) of the sections that say the question's words, best first; a tie goes to the lower id."
+) -> list[tuple[int, float, float]]:
+    "(chunk id, score, most that any section could score) of those that say the question's words, best first."
     worth = question_terms(query)
     if not worth:
         return []

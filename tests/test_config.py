@@ -73,7 +73,9 @@ def test_the_shipped_numbers(home):
     assert [config.boost[t] for t in ('planning', 'doc', 'skill', 'memory-index')] == [0.9, 0.8, 0.7, 0.6]
     assert (config.recency.weight, config.recency.half_life_days, config.stale.factor) == (0.05, 30, 0.5)
     assert config.stale.inherit == () and config.search.per_document and config.search.rrf_k == 60
-    assert (config.search.vector, config.search.fulltext, config.search.text_config) == (1, 1, 'english')
+    assert (config.search.vector, config.search.fulltext, config.search.bm25) == (1, 1, 1)
+    assert (config.search.margin, config.search.margin_width, config.search.gap_points) == (5, 6, 30)
+    assert config.search.text_config == 'english'
     assert config.chunk.max_tokens == 1500 and config.redact.disable == () and config.redact.secret_hashes is None
     assert config.layout.host_types == ('host',) and config.layout.filename_date_types == ('journal',)
     assert config.layout.history_types == ('journal', 'host')
@@ -154,7 +156,7 @@ SLIPS = {
     '[search]\nrrf_k = 0': ('search.rrf_k', 'out of range; 1 to 1000'),
     '[search]\nvector = -1': ('search.vector', 'out of range'),
     '[search]\nvector = inf': ('search.vector', 'out of range'),
-    '[search]\nvector = 0\nfulltext = 0': ('search', 'both legs weigh 0'),
+    '[search]\nvector = 0\nfulltext = 0\nbm25 = 0': ('search', 'all legs weigh 0'),
     '[search]\nper_document = 1': ('search.per_document', 'a number where true or false belongs'),
     "[search]\ntext_config = \"english'; drop\"": ('search.text_config', 'is not the name of'),
     '[recency]\nweight = "0.1"': ('recency.weight', 'text where a number belongs'),

@@ -25,7 +25,7 @@ def test_every_key_of_the_layout_has_a_row():
 
 def test_every_key_in_a_row_exists():
     rows = [line.split(' | ')[0] for line in CONFIGURATION.splitlines() if line.startswith('| `')]
-    shown = {name for row in rows for name in re.findall(r'`([a-z_]+\.[a-z_]+)`', row)}
+    shown = {name for row in rows for name in re.findall(r'`([a-z_]+\.[a-z0-9_]+)`', row)}
     assert shown == {f'{table}.{key}' for table, keys in KEYS.items() for key in keys}
 
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from merlin.database import connect
 from merlin.lexical import (
     BLOCK,
+    BODY,
     EMPTY_LEXICAL,
     HEADING,
     K1,
-    LEXICAL_TABLES,
     B,
     add_block,
     best_chunks,
@@ -23,9 +23,14 @@ from merlin.lexical import (
     refresh_lexical,
     take_block,
 )
+from merlin.store import LEXICAL_TABLES
 from merlin.testing import scratch
 
-CHUNKS = 'create table chunks (id bigint primary key, heading_path text[], body text, type text)'
+CHUNKS = '''
+create table documents (id bigint primary key, path text);
+insert into documents values (1, 'page.md');
+create table chunks (id bigint primary key, heading_path text[], body text, type text, document_id bigint default 1, ordinal bigint);
+'''
 NUMBERS = [f'q{chr(97 + n // 26)}{chr(97 + n % 26)}x' for n in range(200)]  # words that no stemmer changes
 
 
@@ -45,6 +50,7 @@ def fill(conn: psycopg.Connection, sections: dict[int, tuple[str, str, str]]) ->
     with conn.cursor() as cur:
         rows = [(i, [heading], body, kind) for i, (heading, body, kind) in sections.items()]
         cur.executemany('insert into chunks values (%s, %s, %s, %s)', rows)
+    conn.execute('update chunks set ordinal = id')
 
 
 def anew(conn: psycopg.Connection, sections: dict[int, tuple[str, str, str]]) -> None:
@@ -66,15 +72,16 @@ def synthetic(count: int, seed: int, first: int = 1) -> dict[int, tuple[str, str
 
 def bm25(sections: dict[int, tuple[str, str, str]], query: str) -> list[tuple[int, float]]:
     "The formula, by the book."
-    counts = {i: h.split() * HEADING + b.split() for i, (h, b, _) in sections.items()}
-    mean = sum(map(len, counts.values())) / len(counts)
-    scores = dict.fromkeys(counts, 0.0)
+    words = {i: (h.split(), b.split()) for i, (h, b, _) in sections.items()}
+    lengths = {i: round(len(h) * HEADING / BODY + len(b)) for i, (h, b) in words.items()}
+    mean = sum(lengths.values()) / len(lengths)
+    scores = dict.fromkeys(words, 0.0)
     for term in set(query.split()):
-        df = sum(term in words for words in counts.values())
-        for i, words in counts.items():
-            if tf := words.count(term):
-                idf = math.log(1 + (len(counts) - df + 0.5) / (df + 0.5))
-                scores[i] += idf * tf * (K1 + 1) / (tf + K1 * (1 - B + B * len(words) / mean))
+        df = sum(term in h or term in b for h, b in words.values())
+        for i, (h, b) in words.items():
+            if tf := h.count(term) * HEADING / BODY + b.count(term):
+                idf = math.log(1 + (len(words) - df + 0.5) / (df + 0.5))
+                scores[i] += idf * tf * (K1 + 1) / (tf + K1 * (1 - B + B * lengths[i] / mean))
     return sorted(((i, s) for i, s in scores.items() if s), key=lambda t: (-t[1], t[0]))
 
 
@@ -92,8 +99,8 @@ def test_scores_are_those_of_the_formula(conn):
     for query in ('qabx qacx', 'qaax', 'qazx qbbx qagx qaax qaax', 'qhrx'):
         expected = bm25(sections, query)[:30]
         found = best_chunks(conn, query, 30)
-        assert [s for _, s in found] == pytest.approx([s for _, s in expected], abs=2e-5)
-        assert {i for i, s in found if s > found[-1][1] + 1e-3} <= {i for i, _ in expected}
+        assert [s for _, s, _ in found] == pytest.approx([s for _, s in expected], abs=2e-5)
+        assert {i for i, s, _ in found if s > found[-1][1] + 1e-3} <= {i for i, _ in expected}
 
 
 def test_a_narrow_filter_is_answered_exactly(conn):
@@ -104,8 +111,8 @@ def test_a_narrow_filter_is_answered_exactly(conn):
         conn, 'qaax qabx qalx', 100, where=' and c.type = any(%(types)s)', params={'types': ['rare']}, wide=1, narrow=1
     )
     expected = [(i, s) for i, s in bm25(sections, 'qaax qabx qalx') if i in rare]
-    assert sorted(i for i, _ in found) == sorted(i for i, _ in expected)
-    assert [s for _, s in found] == pytest.approx([s for _, s in expected], abs=2e-5)
+    assert sorted(i for i, *_ in found) == sorted(i for i, _ in expected)
+    assert [s for _, s, _ in found] == pytest.approx([s for _, s in expected], abs=2e-5)
 
 
 def test_refreshing_step_by_step_equals_building_anew(conn):
@@ -145,10 +152,10 @@ def test_most_of_the_index_replaced_starts_over(conn):
     assert best_chunks(conn, 'qabx', 5)[0][1] == pytest.approx(bm25(sections, 'qabx')[0][1], abs=2e-5)
 
 
-def test_ties_go_to_the_lower_id_every_time(conn):
+def test_ties_go_by_path_and_order_every_time(conn):
     anew(conn, dict.fromkeys(range(1, 3 * BLOCK), ('same', 'words here', 'page')))
     for _ in range(3):
-        assert [i for i, _ in best_chunks(conn, 'same words', 50)] == list(range(1, 51))
+        assert [i for i, *_ in best_chunks(conn, 'same words', 50)] == list(range(1, 51))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +174,7 @@ def test_identifiers_and_other_scripts_are_found_whole_by_part_and_in_any_case(c
         'Die Größe im Café. 全文検索サーバー 검색엔진'
     )
     anew(conn, {1: ('Other', 'nothing of it', 'page'), 2: ('Telling', told, 'page')})
-    assert [i for i, _ in best_chunks(conn, query, 5)] == [2]
+    assert [i for i, *_ in best_chunks(conn, query, 5)] == [2]
 
 
 @settings(derandomize=True, deadline=None, max_examples=80)
@@ -180,6 +187,13 @@ def test_no_question_breaks_it(conn, query):
 def test_a_question_without_words_finds_nothing(conn, query):
     anew(conn, {1: ('Other', 'nothing of it', 'page')})
     assert best_chunks(conn, query, 5) == []
+
+
+def test_the_most_that_could_be_said_bounds_every_score(conn):
+    anew(conn, {1: ('qabx', 'qabx ' * 60, 'page'), 2: ('Other', 'qacx nothing', 'page')})
+    (_, score, most), *_ = best_chunks(conn, 'qabx qacx', 5)
+    assert 0.4 < score / most < 0.6, 'nearly all of one of two words that are equally rare'
+    assert best_chunks(conn, 'qabx qzzx', 5)[0][2] > most, 'a word that nobody says counts towards the most'
 
 
 def test_a_long_question_reads_only_its_rarest_words(conn):

@@ -52,7 +52,7 @@ def ask(conn, config, query, **kwargs):
 def test_the_right_section_comes_first_with_its_place_and_reasons(conn, config):
     hit = ask(conn, config, 'restore the nightly dump')[0]
     assert (hit.path, hit.heading, hit.first_line, hit.last_line) == ('runbooks/restore.md', 'Restore > Database', 1, 6)
-    assert set(hit.reasons['legs']) == {'vector', 'fulltext'}
+    assert set(hit.reasons['legs']) == {'vector', 'fulltext', 'bm25'}
     assert hit.reasons['factors'].boost == 1.3
 
 
