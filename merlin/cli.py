@@ -272,6 +272,7 @@ COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     'ingest': (_module_main('merlin.ingest'), 'bring the index up to date'),
     'search': (search_command, 'the best sections for a question'),
     'history': (history_command, 'what was done and seen on a host, newest first'),
+    'eval': (_module_main('merlin.evaluate'), 'hit@1, hit@3 and MRR over a file of questions'),
     'status': (status_command, 'what is indexed, and whether it is current'),
     'db': (_module_main('merlin.database'), "merlin's own database server: start, stop, status, path, psql"),
     'secrets': (_module_main('merlin.secrets'), 'make a file of secret hashes'),

@@ -158,7 +158,7 @@ LITERAL = r"""
 select c.id, (length(lower(c.body)) - length(replace(lower(c.body), lower(%(query)s), '')))::float
              / greatest(length(c.body), 1) score
 from chunks c join documents d on d.id = c.document_id
-where (c.heading || E'\n' || c.body) ilike %(pattern)s {where}
+where (c.heading || E'\n' || c.names || E'\n' || c.body) ilike %(pattern)s {where}
 order by score desc, d.path, c.ordinal limit %(limit)s
 """
 

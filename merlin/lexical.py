@@ -196,7 +196,7 @@ EMPTY_LEXICAL = 'truncate lexical_postings, lexical_chunks; update lexical_total
 # %% ../nbs/39_lexical.ipynb #9a0ddf06
 GONE = 'select chunk from lexical_chunks l where not exists (select from chunks c where c.id = l.chunk) order by chunk'
 NEW = 'select id from chunks c where not exists (select from lexical_chunks l where l.chunk = c.id) order by id'
-BODIES = "select id, array_to_string(heading_path, ' '), body from chunks where id = any(%s) order by id"
+BODIES = "select id, array_to_string(heading_path || names, ' '), body from chunks where id = any(%s) order by id"
 ADD = """
 insert into lexical_postings
 select term, %(block)s, array_agg(entry order by entry) from unnest(%(terms)s::text[], %(entries)s::int[]) u(term, entry)

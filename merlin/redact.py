@@ -8,7 +8,7 @@ __all__ = ['Span', 'BEFORE', 'BEFORE_CAPITALS', 'BLOCK_WORDS', 'BLOCK', 'BLOCK_E
            'SCHEME_FINDER', 'FIND_AUTHORIZATION', 'FIND_SCHEME', 'FIND_KEY', 'FIND_COMMAND', 'HEX_FINDER', 'FIND_HEX',
            'FAMILIES', 'FINDERS', 'MARK', 'NEWLINE', 'PASSES', 'RULES', 'finder', 'Places', 'by_start', 'shape_finder',
            'shape_spans', 'closing_marks', 'block_end', 'block_spans', 'url_spans', 'credentials', 'bearer_spans',
-           'key_value_spans', 'hex_spans', 'Redacted', 'merge', 'Redactor', 'fingerprint']
+           'key_value_spans', 'hex_spans', 'Redacted', 'merge', 'finders_of', 'Redactor', 'fingerprint']
 
 # %% ../nbs/11_redact.ipynb #4f287606
 import base64
@@ -17,6 +17,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 
 import re2
@@ -286,6 +287,13 @@ def merge(spans: Iterable[Span], kept: Iterable[tuple[int, int]], rank: Callable
     return merged
 
 # %% ../nbs/11_redact.ipynb #dd722995
+@cache
+def finders_of(families: tuple[str, ...]) -> tuple[dict[str, tuple[Shape, ...]], re2._Regexp | None]:
+    "The vendors' shapes of these families, and their finder; made once, because every question needs them."
+    shapes = [s for s in SHAPES if s.family in families]
+    return by_start(shapes), shape_finder(shapes) if shapes else None
+
+
 class Redactor:
     "Takes secrets out of texts. Made once, used for every text of a run."
 
@@ -301,10 +309,13 @@ class Redactor:
         self.families = tuple(f for f in FAMILIES if f not in off)
         file = None if secret_hashes is None else load_hash_file(secret_hashes)
         self._live = LiveSecrets(file) if file else None
-        shapes = [s for s in SHAPES if s.family in self.families]
-        self._shapes = by_start(shapes)
-        self._heads = shape_finder(shapes) if shapes else None
-        self.fingerprint = fingerprint(self.families, file.digest if file else '')
+        self._shapes, self._heads = finders_of(self.families)
+        self._file = file.digest if file else ''
+
+    @cached_property
+    def fingerprint(self) -> str:
+        "Changes with the rules, the families in force and the hash file: then old text has to be redacted again."
+        return fingerprint(self.families, self._file)
 
     def spans(self, text: str) -> list[Span]:
         "What has to go: (start, end, family or name), from left to right, without overlaps."
@@ -338,7 +349,7 @@ class Redactor:
 
 
 def fingerprint(families: tuple[str, ...], hash_file: str) -> str:
-    "Changes with the rules, the families in force and the hash file: then old text has to be redacted again."
+    "The rules as a hash: this code, the families in force, the hash file."
     folder = Path(merlin.__file__).parent
     digest = hashlib.sha256(b''.join((folder / f'{name}.py').read_bytes() for name in RULES))
     digest.update('\n'.join([*families, hash_file]).encode())

@@ -71,6 +71,7 @@ create table chunks (
     type text not null,
     heading_path text[] not null,
     heading text not null,
+    names text not null,
     body text not null,
     first_line int not null,
     last_line int not null,
@@ -100,7 +101,7 @@ create table lexical_chunks (chunk bigint primary key, length int not null);
 create table lexical_totals (chunks bigint not null, length bigint not null);
 insert into lexical_totals values (0, 0);
 """
-TRIGRAMS = r"create index chunks_trgm on chunks using gin ((heading || E'\n' || body) gin_trgm_ops)"
+TRIGRAMS = r"create index chunks_trgm on chunks using gin ((heading || E'\n' || names || E'\n' || body) gin_trgm_ops)"
 TEXT_TABLES = ('lexical_postings', 'lexical_chunks', 'lexical_totals', 'chunks', 'documents')  # made anew by a rebuild
 ALL_TABLES = (*TEXT_TABLES, 'vectors', 'meta')
 
@@ -239,6 +240,7 @@ class Record:
     blob_sha: str
     fingerprint: str  # of every rule that shaped it
     host: Mapping[str, Any] | None  # the host it defines: name, aliases, ips
+    names: str  # what its front matter calls it; its first section is found by these words too
     text: str  # the whole file, redacted
     redactions: Mapping[str, int]  # family or name -> count
     warnings: Sequence[tuple[int | None, str, str]]  # line, kind, text
@@ -250,9 +252,9 @@ insert into documents (repo, path, type, title, date, committed, blob_sha, finge
 values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) returning id
 """
 INSERT_CHUNK = """
-insert into chunks (document_id, ordinal, repo, type, heading_path, heading, body, first_line, last_line, date, hosts, stale,
+insert into chunks (document_id, ordinal, repo, type, heading_path, heading, names, body, first_line, last_line, date, hosts, stale,
                     vector_id, tsv)
-values (%(document)s, %(ordinal)s, %(repo)s, %(type)s, %(heading_path)s, %(heading)s, %(body)s, %(first)s, %(last)s, %(date)s,
+values (%(document)s, %(ordinal)s, %(repo)s, %(type)s, %(heading_path)s, %(heading)s, %(names)s, %(body)s, %(first)s, %(last)s, %(date)s,
         %(hosts)s, %(stale)s, (select id from vectors where text_sha = %(sha)s),
         setweight(to_tsvector(%(config)s::regconfig, %(heading_text)s), 'A') ||
         setweight(to_tsvector(%(config)s::regconfig, %(body_text)s), 'B'))
@@ -266,13 +268,14 @@ def cut_bytes(text: str, limit: int) -> str:
 
 def chunk_row(record: Record, document: int, ordinal: int, chunk: 'Chunk', text_config: str) -> dict[str, Any]:
     "The parameters of INSERT_CHUNK."
+    names = '' if ordinal else record.names
     return {
         'document': document, 'ordinal': ordinal, 'repo': record.repo, 'type': record.type,
-        'heading_path': list(chunk.heading_path), 'heading': chunk.heading, 'body': chunk.body,
+        'heading_path': list(chunk.heading_path), 'heading': chunk.heading, 'names': names, 'body': chunk.body,
         'first': chunk.first_line, 'last': chunk.last_line,
         'date': chunk.date, 'hosts': list(chunk.hosts), 'stale': chunk.stale,
         'sha': text_sha(chunk.embed_text), 'config': text_config,
-        'heading_text': ' '.join(chunk.heading_path)[:HEADING_LIMIT], 'body_text': cut_bytes(chunk.body, TEXT_LIMIT),
+        'heading_text': ' '.join((*chunk.heading_path, names))[:HEADING_LIMIT], 'body_text': cut_bytes(chunk.body, TEXT_LIMIT),
     }  # fmt: skip
 
 

@@ -306,8 +306,8 @@ select '', 'journal/many/' || n || '.md', 'journal', 'many', date '2020-01-01' +
 from generate_series(1, 2500) n
 """
 MANY_CHUNKS = """
-insert into chunks (document_id, ordinal, repo, type, heading_path, heading, body, first_line, last_line, date, hosts, stale, tsv)
-select d.id, n, '', 'journal', array['many', n::text], n::text, repeat('words of a day ', 60), n, n, d.date,
+insert into chunks (document_id, ordinal, repo, type, heading_path, heading, names, body, first_line, last_line, date, hosts, stale, tsv)
+select d.id, n, '', 'journal', array['many', n::text], n::text, '', repeat('words of a day ', 60), n, n, d.date,
        case when n <= 8 then array['alpha'] when n = 9 then array['beta'] else array['h' || d.id % 500] end, false, ''
 from documents d, generate_series(1, 20) n where d.path like 'journal/many/%'
 """

@@ -60,6 +60,10 @@ LAYERS = [
     'arguments',
     'wire',
     'protocol',
+    'cases',
+    'figures',
+    'judging',
+    'evaluate',
     'cli',
     'quickstart',
 ]

@@ -29,7 +29,7 @@ from merlin.testing import scratch
 CHUNKS = '''
 create table documents (id bigint primary key, path text);
 insert into documents values (1, 'page.md');
-create table chunks (id bigint primary key, heading_path text[], body text, type text, document_id bigint default 1, ordinal bigint);
+create table chunks (id bigint primary key, heading_path text[], body text, type text, names text default '', document_id bigint default 1, ordinal bigint);
 '''
 NUMBERS = [f'q{chr(97 + n // 26)}{chr(97 + n % 26)}x' for n in range(200)]  # words that no stemmer changes
 
