@@ -63,8 +63,8 @@ class Read:
 
 def read(answer: str) -> tuple[list[str], list[Read]]:
     "The lines above all blocks, and the blocks. Fails where the answer leaves its grammar."
-    lines = answer.split('\n')
-    top = []
+    first, *lines = answer.split('\n')
+    top = [first]
     while lines and not re.fullmatch(re.escape(QUOTED).replace(r'\{0\}', r'(\w+)'), lines[0]):
         top.append(lines.pop(0))
     assert '' not in top
@@ -91,11 +91,28 @@ def read(answer: str) -> tuple[list[str], list[Read]]:
     return top, blocks
 
 
+VISIBLE_FORMAT = {
+    *range(0x600, 0x606),
+    0x6DD,
+    0x70F,
+    0x890,
+    0x891,
+    0x8E2,
+    0x110BD,
+    0x110CD,
+}  # Unicode's Prepended_Concatenation_Mark
+
+
+def acts(c: str) -> bool:
+    "Whether a character controls, formats or breaks lines, by its category alone."
+    return unicodedata.category(c) in ('Cc', 'Cf', 'Cs', 'Zl', 'Zp') and ord(c) not in VISIBLE_FORMAT
+
+
 def is_seen(text: str) -> bool:
     "Whether nothing in it hides or acts, by Unicode's categories; joiners and selectors only beside what needs them."
     for n, c in enumerate(text):
         ordinary = c in '\u200c\u200d' and n and unicodedata.category(text[n - 1]) in ('Lo', 'Mn', 'Mc')
-        if c not in '\n\t' and not ordinary and unicodedata.category(c) in ('Cc', 'Cf', 'Cs', 'Zl', 'Zp'):
+        if c not in '\n\t' and not ordinary and acts(c):
             return False
         if 0xFE00 <= ord(c) <= 0xFE0F and (not n or 0xFE00 <= ord(text[n - 1]) <= 0xFE0F):
             return False
@@ -313,3 +330,35 @@ def test_shares_waste_nothing_and_give_nobody_more_than_needed(needs, budget):
 def test_every_character_that_hides_is_shown(text):
     assert is_seen(shown(text)) and is_seen(shown_line(text)) and '\n' not in shown_line(text)
     assert HIDDEN.search(text) or shown(text) == '\n'.join(split_lines(text))
+
+
+def test_all_of_unicode_is_sorted_into_seen_and_hidden():
+    every = [chr(n) for n in range(0x110000)]
+    assert not [c for c in every if acts(c) and c not in '\n\t' and not HIDDEN.match(c)]
+    seen = (
+        'Lu',
+        'Ll',
+        'Lt',
+        'Lm',
+        'Lo',
+        'Nd',
+        'Nl',
+        'No',
+        'Pc',
+        'Pd',
+        'Ps',
+        'Pe',
+        'Pi',
+        'Pf',
+        'Po',
+        'Sm',
+        'Sc',
+        'Sk',
+        'So',
+        'Zs',
+        'Mc',
+        'Me',
+        'Co',
+    )
+    fillers = {'\u115f', '\u1160', '\u3164', '\uffa0'}
+    assert {c for c in every if HIDDEN.match(c) and unicodedata.category(c) in seen} == fillers
