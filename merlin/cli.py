@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['PASSAGE_LINES', 'COMMANDS', 'hit_lines', 'load_checked', 'search_command', 'asked', 'print_head', 'reasons_json',
-           'why_command', 'history_command', 'current_verdict', 'status_command', 'server_text', 'repos_status',
-           'local_time', 'status_lines', 'usage', 'main']
+           'why_command', 'history_command', 'get_command', 'list_command', 'status_command', 'usage', 'main']
 
 # %% ../nbs/70_cli.ipynb #d9ef8c8a
 import argparse
@@ -15,7 +14,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Any
 
 from .errors import MerlinError, nearest, printable
@@ -74,11 +72,12 @@ def search_command(argv: Sequence[str]) -> int:
     p.add_argument('--why', metavar='PATH', help='instead of hits: why this document is, or is not, among them')
     p.add_argument('--json', action='store_true', help='print verdict and hits as JSON')
     args = p.parse_args(argv)
-    if args.why:
+    if args.why is not None:
         return why_command(args)
 
     from merlin.reasons import explain_lines
     from merlin.search import search
+    from merlin.status import current_verdict
     from merlin.store import session
 
     config = load_checked()
@@ -123,15 +122,20 @@ def reasons_json(reasons) -> dict[str, Any]:
 def why_command(args: argparse.Namespace) -> int:
     "merlin search --why PATH"
     from merlin.reasons import why
+    from merlin.status import current_verdict
     from merlin.store import session
 
     config = load_checked()
     query, *rest = asked(args)
     with session(config.database) as conn:
         found = why(conn, query, args.why, *rest, config=config)
+        said = current_verdict(conn, config)
     if args.json:
-        print(json.dumps({'path': found.path, 'state': found.state, 'lines': found.lines}, ensure_ascii=False))
+        verdict = {'state': said.state, 'line': said.line, 'degraded': None}
+        told = {'path': found.path, 'state': found.state, 'lines': found.lines}
+        print(json.dumps({'verdict': verdict, **told}, ensure_ascii=False))
     else:
+        print(printable(said.line))
         print(f'{printable(found.path)}: {found.state}', *(f'  {printable(line)}' for line in found.lines), sep='\n')
     return 0
 
@@ -152,6 +156,7 @@ def history_command(argv: Sequence[str]) -> int:
     args = p.parse_args(argv)
 
     from merlin.history import host_history
+    from merlin.status import current_verdict
     from merlin.store import session
 
     config = load_checked()
@@ -169,26 +174,81 @@ def history_command(argv: Sequence[str]) -> int:
         print(f'\n{len(found)} of {found.total} sections; -k and --until show more')
     return 0
 
-
-def current_verdict(conn, config) -> Any:
-    "The verdict on the index behind this connection."
-    from merlin.corpus import rules_fingerprint
-    from merlin.embed import embed_identity
-    from merlin.freshness import verdict
-    from merlin.ingest import model_settings
-    from merlin.redact import Redactor
-    from merlin.store import lock_is_held, read_meta
-
-    meta = read_meta(conn)
-    state = meta.get('state') or {}
-    redactor = Redactor(config.redact.disable, config.redact.secret_hashes)
-    identity = embed_identity(config.embed)
-    other_model = identity not in (None, meta.get('embed_model_id'))
-    return verdict(
-        config, meta, lock_is_held(conn, config.database.schema),
-        model_differs=bool(state) and (other_model or state['model'] != model_settings(config)),
-        rules_differ=bool(state) and state['rules'] != rules_fingerprint(config, redactor),
+# %% ../nbs/70_cli.ipynb #7e9962a7
+def get_command(argv: Sequence[str]) -> int:
+    "merlin get"
+    p = argparse.ArgumentParser(
+        prog='merlin get', description='Read a document as it is indexed, or a part of it.',
+        epilog='example: merlin get runbooks/disk-full.md --section "Make room"',
     )  # fmt: skip
+    p.add_argument('path', help='as answers cite it, without the line')
+    p.add_argument('--repo', help='the repo, if the path is the one inside it')
+    p.add_argument('--section', help='only this section: a heading, or a chain "A > B"')
+    p.add_argument('--lines', help='only these lines: 40-80, 40- or 40')
+    p.add_argument('--json', action='store_true', help='print verdict and page as JSON')
+    args = p.parse_args(argv)
+
+    from merlin.documents import get_document
+    from merlin.status import current_verdict
+    from merlin.store import session
+
+    config = load_checked()
+    with session(config.database) as conn:
+        page = get_document(conn, args.path, args.repo, args.section, args.lines, config=config)
+        said = current_verdict(conn, config)
+    if args.json:
+        state = {'state': said.state, 'line': said.line, 'degraded': None}
+        print(json.dumps({'verdict': state, **page.as_json()}, ensure_ascii=False))
+        return 0
+    print_head(said.line, None, page.note)
+    print(f'{printable(page.document.path)}:{page.first_line}-{page.last_line} of {page.lines} lines\n')
+    print(*(printable(line.expandtabs(4)) for line in page.text.split('\n')), sep='\n')
+    if page.next_lines:
+        print(f'\nmore: --lines {page.next_lines}')
+    return 0
+
+
+def list_command(argv: Sequence[str]) -> int:
+    "merlin list"
+    p = argparse.ArgumentParser(
+        prog='merlin list', description='List documents, newest first.', epilog='example: merlin list --type runbook'
+    )
+    p.add_argument('--type', action='append', help='only this document type; may be repeated')
+    p.add_argument('--repo', help='only this repo')
+    p.add_argument('--host', help='only documents about this host: name, alias or IP')
+    p.add_argument('--since', help='only documents dated this day or later, as 2030-01-31')
+    p.add_argument('--until', help='only documents dated this day or earlier')
+    p.add_argument('--path', help='only paths that this glob matches, such as "runbooks/**"')
+    p.add_argument('--limit', type=int, default=50, help='documents, 1 to 200 (50)')
+    p.add_argument('--offset', type=int, default=0, help='documents to leave out')
+    p.add_argument('--json', action='store_true', help='print verdict and documents as JSON')
+    args = p.parse_args(argv)
+
+    from merlin.documents import list_documents
+    from merlin.status import current_verdict
+    from merlin.store import session
+
+    config = load_checked()
+    with session(config.database) as conn:
+        found = list_documents(
+            conn, args.type, args.repo, args.host, args.since, args.until, args.path, args.limit, args.offset,
+            config=config,
+        )  # fmt: skip
+        said = current_verdict(conn, config)
+    if args.json:
+        state = {'state': said.state, 'line': said.line, 'degraded': None}
+        print(json.dumps({'verdict': state, **found.as_json()}, ensure_ascii=False))
+        return 0
+    print(printable(said.line))
+    for entry in found:
+        print(
+            f'{entry.date or "undated   "}  {printable(entry.type):12} {printable(entry.path)}  {printable(entry.title)}'
+        )
+    print(
+        f'{len(found)} of {found.total} documents'
+        + (f'; more: --offset {found.next_offset}' if found.next_offset else '')
+    )
+    return 0
 
 # %% ../nbs/70_cli.ipynb #184d8bbe
 def status_command(argv: Sequence[str]) -> int:
@@ -201,59 +261,14 @@ def status_command(argv: Sequence[str]) -> int:
     p.add_argument('--json', action='store_true', help='print the status as JSON')
     args = p.parse_args(argv)
 
-    from merlin.database import features
-    from merlin.store import read_meta, require_index, session
+    from merlin.status import index_status, status_lines
+    from merlin.store import session
 
     config = load_checked()
     with session(config.database) as conn:
-        meta = read_meta(conn)
-        require_index(meta, config.database.schema)
-        said, server = current_verdict(conn, config), features(conn)
-    status = {
-        'verdict': {'state': said.state, 'line': said.line, 'degraded': None},
-        'repos': repos_status(meta),
-        'last_ingest_at': meta.get('last_ingest_at'), 'last_ingest_error': meta.get('last_ingest_error'),
-        'model': meta['embed_model_id'], 'counts': meta.get('counts') or {}, 'schema': config.database.schema,
-        'schema_version': meta['schema_version'], 'server': server_text(server), 'server_notes': server.notes,
-        'layout': str(config.source or 'shipped'),
-    }  # fmt: skip
+        status = index_status(conn, config)
     print(json.dumps(status, ensure_ascii=False) if args.json else '\n'.join(status_lines(status)))
     return 0
-
-
-def server_text(server) -> str:
-    "Postgres and pgvector with their versions."
-    return f'Postgres {server.server // 10000}.{server.server % 10000}, pgvector {".".join(map(str, server.vector))}'
-
-
-def repos_status(meta: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    "Each repo: its folder, the commit that is indexed, when it was last fetched."
-    state, fetched = meta.get('state') or {'dirs': {}, 'heads': {}}, meta.get('fetched') or {}
-    return {n: {'dir': d, 'head': state['heads'][n], 'fetched_at': fetched.get(n)} for n, d in state['dirs'].items()}
-
-
-def local_time(stamp: str | None) -> str:
-    "A stamp of meta in the system's time zone."
-    return datetime.fromisoformat(stamp).astimezone().isoformat(' ', 'minutes') if stamp else 'never finished'
-
-
-def status_lines(status: dict[str, Any]) -> list[str]:
-    "The status for people."
-    counts = status['counts']
-    lines = [printable(status['verdict']['line'])]
-    for name, repo in status['repos'].items():
-        lines.append(f'repo {name or "(unnamed)"}: {repo["dir"]} at {repo["head"][:12]}')
-    lines.append(f'indexed: {counts.get("documents", 0):,} documents, {counts.get("chunks", 0):,} sections')
-    for title, key in (('types', 'types'), ('warnings', 'warnings'), ('redacted', 'redactions')):
-        if counts.get(key):
-            lines.append(f'{title}: ' + ', '.join(f'{k} {n:,}' for k, n in sorted(counts[key].items())))
-    lines += [
-        f'last ingest: {local_time(status["last_ingest_at"])}',
-        f'model: {status["model"]}',
-        f'database: {status["server"]}, schema {status["schema"]} (version {status["schema_version"]})',
-        f'layout: {status["layout"]}',
-    ]
-    return lines + [f'note: {note}' for note in status['server_notes']]
 
 # %% ../nbs/70_cli.ipynb #92c4f063
 def _module_main(module: str) -> Callable[[Sequence[str]], int]:
@@ -273,8 +288,11 @@ COMMANDS: dict[str, tuple[Callable[[Sequence[str]], int], str]] = {
     'search': (search_command, 'the best sections for a question'),
     'history': (history_command, 'what was done and seen on a host, newest first'),
     'eval': (_module_main('merlin.evaluate'), 'hit@1, hit@3 and MRR over a file of questions'),
+    'get': (get_command, 'read a document, or a part of it'),
+    'list': (list_command, 'documents, newest first'),
     'status': (status_command, 'what is indexed, and whether it is current'),
-    'db': (_module_main('merlin.database'), "merlin's own database server: start, stop, status, path, psql"),
+    'mcp': (_module_main('merlin.mcp_server'), 'serve the record to Claude Code; install prints how'),
+    'db': (_module_main('merlin.database'), "merlin's own database server: start, stop, status, path, psql, role"),
     'secrets': (_module_main('merlin.secrets'), 'make a file of secret hashes'),
 }
 

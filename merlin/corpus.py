@@ -69,7 +69,7 @@ def list_repo(
 ) -> tuple[dict[str, Source], list[IngestWarning]]:
     "The indexed files of one repo at `head` by virtual path, and warnings."
     entries, warnings = repo.tree(head)
-    noted = [replace(w, path=redactor.redact(w.path).text) for w in warnings]
+    noted = [w._replace(path=redactor.redact(w.path).text) for w in warnings]
     out: dict[str, Source] = {}
     for entry in entries:
         raw = repo.virtual(entry.path)
@@ -198,7 +198,7 @@ def make_record(source: Source, blob: bytes, size: int, rules: Rules) -> Record:
     return as_record(source, document, counts, host, chunks, warnings, rules.fingerprint)
 
 
-NAMING = ('title', 'host', 'name', 'aliases', 'alias', 'ips', 'ip', 'tags', 'keywords', 'description', 'summary')
+NAMING = ('host', 'name', 'ips', 'ip', 'title', 'aliases', 'alias', 'tags', 'keywords', 'description', 'summary')
 NAMES_LIMIT = 2_000  # characters
 
 

@@ -25,6 +25,7 @@ from .dsn import malformed, one_line, parse_dsn, without_secrets
 from .errors import ConfigError, FailedError, MerlinError
 from .launcher import DiskFull, blocked
 from .postgres import LINGER, Server
+from .role import role_sql_for
 
 if TYPE_CHECKING:
     import psycopg  # imported where it is needed: it costs a quarter of a second
@@ -57,7 +58,7 @@ def is_lost(error: BaseException) -> bool:
 def as_failure(
     error: 'psycopg.Error',
     doing: str,  # such as 'writing journal/2026-01-01.md'
-) -> FailedError:
+) -> MerlinError:
     "The same as a one-line FailedError; DiskFull where that is the reason. Quotes no row and no statement."
     import psycopg
 
@@ -66,6 +67,8 @@ def as_failure(
     if is_lost(error):
         return FailedError('the connection to the database was lost', doing, 'run this again')
     said = error.diag.message_primary or type(error).__name__
+    if isinstance(error, psycopg.errors.UndefinedObject) and 'text search configuration' in said:
+        return ConfigError(one_line(said, []), 'search.text_config', 'name one that psql lists with \\dF')
     return FailedError(f'the database refused: {one_line(said, [])}', doing)
 
 # %% ../nbs/21e_database.ipynb #65c1bd82
@@ -269,7 +272,8 @@ HELP = """examples:
   merlin db status             is it running, where, how big, how many are connected
   merlin db start              start it, and keep it running until `merlin db stop`
   merlin db psql -- -c '\\dt merlin.*'
-  psql "$(merlin db path)"     any client will do"""
+  psql "$(merlin db path)"     any client will do
+  merlin db role               SQL that lets merlin read without the right to write"""
 
 
 def public_dsn(config: DatabaseConfig) -> str:
@@ -310,7 +314,7 @@ def exec_psql(config: DatabaseConfig, arguments: list[str]) -> int:
 
 # %% ../nbs/21e_database.ipynb #5697042d
 def run_command(verb: str, config: DatabaseConfig, as_json: bool, arguments: list[str]) -> int:
-    "One of the five."
+    "One of the six."
     if verb in ('start', 'stop') and config.url:
         raise ConfigError(f'cannot {verb} a server that is not ours', 'DATABASE_URL', 'unset it for the embedded one')
     if verb == 'start':
@@ -322,20 +326,23 @@ def run_command(verb: str, config: DatabaseConfig, as_json: bool, arguments: lis
         print_status(config, as_json)
     elif verb == 'path':
         print(public_dsn(config))
+    elif verb == 'role':
+        with connect(config) as conn:
+            print(role_sql_for(conn, config.schema), end='')
     else:
         return exec_psql(config, arguments)
     return 0
 
 
 def main(argv: list[str] | None = None) -> int:
-    "merlin db start|stop|status|path|psql"
+    "merlin db start|stop|status|path|psql|role"
     parser = argparse.ArgumentParser(
         prog='merlin db',
         description='Look after the database.',
         epilog=HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument('verb', choices=('start', 'stop', 'status', 'path', 'psql'))
+    parser.add_argument('verb', choices=('start', 'stop', 'status', 'path', 'psql', 'role'))
     parser.add_argument('--json', action='store_true', help='status as JSON')
     parser.add_argument('arguments', nargs='*', metavar='-- …', help='for psql')
     options = parser.parse_args(argv)

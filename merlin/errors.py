@@ -6,8 +6,7 @@
 __all__ = ['MerlinError', 'FailedError', 'ConfigError', 'RefusedError', 'nearest', 'printable', 'IngestWarning']
 
 # %% ../nbs/00_errors.ipynb #0557755f
-from dataclasses import dataclass
-from difflib import get_close_matches
+from typing import NamedTuple
 
 # %% ../nbs/00_errors.ipynb #b7472958
 class MerlinError(Exception):
@@ -50,6 +49,8 @@ def nearest(
     known,  # the names that would have been right
 ) -> str:
     "A hint for an unknown name: the nearest known one, else all of them (at most ten)."
+    from difflib import get_close_matches  # only a refusal needs it, and every start would pay for it
+
     names = sorted(str(k) for k in known)
     folded = {n.casefold(): n for n in names}
     close = get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
@@ -65,8 +66,7 @@ def printable(text: str) -> str:
     return ''.join(c if c.isprintable() else f'\\u{{{ord(c):x}}}' for c in text)
 
 # %% ../nbs/00_errors.ipynb #b40bc89f
-@dataclass(frozen=True, order=True)
-class IngestWarning:
+class IngestWarning(NamedTuple):
     "Something in the record that would silently hurt retrieval."
 
     path: str  # virtual path of the document

@@ -7,7 +7,7 @@ __all__ = ['NAMES', 'MAX_HOST', 'TAGGED', 'make_filters', 'clean_host', 'check_n
 
 # %% ../nbs/40a_filters.ipynb #71d56c7d
 from collections.abc import Mapping, Sequence
-from datetime import date
+from datetime import date, datetime
 from typing import Any
 
 import psycopg
@@ -33,10 +33,12 @@ def make_filters(
 ) -> Filters:
     "Filters of names that exist. Raises ConfigError, naming the nearest, for one that doesn't."
     host = None if host is None else clean_host(host)
-    if not (type or host or repos):
+    if type is None and host is None and repos is None:
         first, last = dates(since, until)
         return Filters(since=first, until=last)
     types, known_repos, records = conn.execute(NAMES).fetchone()
+    if not types:
+        raise ConfigError('the index is empty', hint='a run is at work, or never finished: see merlin status')
     wanted = (type,) if isinstance(type, str) else tuple(type or ())
     check_names('type', wanted, types)
     check_names('repo', repos or (), known_repos)
@@ -65,17 +67,19 @@ def check_names(what: str, names: Sequence[str], known: Sequence[str]) -> None:
             raise ConfigError(f'no {what} {name[:80]!r} in the index', hint=nearest(name, known))
 
 
-TAGGED = 'select exists (select from chunks where hosts @> array[%s])'
+TAGGED = 'select distinct unnest(hosts) from chunks'
 
 
 def find_host(conn: psycopg.Connection, name: str, records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     "The canonical names that a name, an alias or an IP stands for: one, or several where hosts share an alias."
     index = HostIndex(HostRecord(r['name'], tuple(r['aliases']), tuple(r['ips']), r['path']) for r in records)
     found = index.find(name)
-    if not found and conn.execute(TAGGED, (name,)).fetchone()[0]:  # a page names a host that has no record
-        found = (name,)
+    if found:
+        return found
+    tagged = [host for (host,) in conn.execute(TAGGED)]  # a page may name a host that has no record
+    found = tuple(sorted(host for host in tagged if host.casefold() == name.casefold()))
     if not found:
-        raise ConfigError(f'no host {name!r} in the index', hint=nearest(name, index.names))
+        raise ConfigError(f'no host {name!r} in the index', hint=nearest(name, {*index.names, *tagged}))
     return found
 
 
@@ -89,9 +93,11 @@ def dates(since: str | date | None, until: str | date | None) -> tuple[date | No
 
 def parse_date(value: str | date | None, name: str) -> date | None:
     "An ISO date. Raises ConfigError."
+    if isinstance(value, datetime):
+        return value.date()
     if value is None or isinstance(value, date):
         return value
     try:
-        return date.fromisoformat(value)
+        return datetime.strptime(value.strip(), '%Y-%m-%d').date()
     except ValueError:
         raise ConfigError(f'{value[:40]!r} is no date', where=name, hint='write it as 2030-01-31') from None

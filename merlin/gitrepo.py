@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['COMMIT_ID', 'LOG', 'FETCH', 'FETCH_TIMEOUT', 'UNFOLLOWED', 'FORWARD', 'FOLLOW', 'SAID', 'WINDOW', 'Entry',
            'commit_id', 'resolve', 'read_tree', 'last_commits', 'must_be_ours', 'Tracked', 'tracked', 'fetch',
-           'relation', 'move_branch', 'PullResult', 'pull', 'GitRepo']
+           'relation', 'move_branch', 'PullResult', 'pull', 'git_folders', 'fetched_at', 'has_remote', 'GitRepo']
 
 # %% ../nbs/02_gitrepo.ipynb #641377a9
 import os
@@ -255,6 +255,33 @@ def pull(
         old, old if how in ('same', 'ahead', 'parted') else new, now, False, SAID[how].format(old[:12], new[:12])
     )
 
+# %% ../nbs/02_gitrepo.ipynb #47043ea5
+def git_folders(git: Git) -> tuple[Path, Path]:
+    "Where HEAD and FETCH_HEAD lie, and where the configuration: two folders in a linked work tree."
+    own = git_dir(git.dir)
+    with suppress(OSError):  # whatever is no gitfile
+        own = git.dir / os.fsdecode(own.read_bytes().removeprefix(b'gitdir:').strip())
+    with suppress(OSError):
+        return own, own / os.fsdecode((own / 'commondir').read_bytes().strip())
+    return own, own
+
+
+def fetched_at(git: Git) -> int | None:
+    "When something was last fetched, by anyone (unix seconds); None where never, or where the last try failed."
+    try:
+        found = os.stat(git_folders(git)[0] / 'FETCH_HEAD')
+    except OSError:
+        return None
+    return int(found.st_mtime) if found.st_size else None  # a failed fetch leaves it empty
+
+
+def has_remote(git: Git) -> bool:
+    "Whether the repository's own configuration names a remote."
+    try:
+        return re.search(rb'^[ \t]*\[remote "', (git_folders(git)[1] / 'config').read_bytes(), re.M | re.I) is not None
+    except OSError:
+        return False
+
 # %% ../nbs/02_gitrepo.ipynb #4b1b2fe6
 WINDOW = 48  # requests in flight: 48 · 65 bytes stay under the 4,096 that every pipe takes without blocking
 
@@ -373,12 +400,7 @@ class GitRepo:
 
     def fetched_at(self) -> int | None:
         "When something was last fetched, by anyone (unix seconds); None where never, or where the last try failed."
-        _, out = self._git.run('rev-parse', '--git-path', 'FETCH_HEAD')
-        try:
-            found = os.stat(self._git.dir / os.fsdecode(out.removesuffix(b'\n')))
-        except OSError:
-            return None
-        return int(found.st_mtime) if found.st_size else None  # a failed fetch leaves it empty
+        return fetched_at(self._git)
 
     def pull(
         self,

@@ -9,7 +9,6 @@ __all__ = ['DAY', 'RECORDS', 'COUNT', 'BY_DAY', 'MENTIONS', 'KNOWN', 'DEFAULT_K'
 
 # %% ../nbs/43_history.ipynb #92789997
 import json
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
@@ -23,14 +22,13 @@ from .embed import Embedder
 from .errors import ConfigError, nearest, printable
 from .filters import make_filters
 from .legs import Filters, fetch_facts, fetch_texts
-from .redact import Redactor
 from merlin.search import (
     Hit,
+    Question,
+    Reasons,
     check_k,
-    clean_query,
-    fetch_candidates,
     in_snapshot,
-    query_vector,
+    prepare_question,
     rank_candidates,
 )
 from .store import read_meta, require_index
@@ -109,7 +107,8 @@ def day_filters(conn: psycopg.Connection, plain: Filters) -> DayFilters:
 COUNT = 'select count(*) from chunks c where true {where}'
 BY_DAY = f"""
 select c.id, {DAY} as day from chunks c join documents d on d.id = c.document_id where true {{where}}
-order by day desc nulls last, coalesce(d.host ->> 'name' = any(%(hosts)s), false) desc, d.host is null, d.path, c.ordinal
+order by day desc nulls last, coalesce(d.host ->> 'name' = any(%(hosts)s), false) desc, d.host is null, d.path,
+         case when d.host is null then -c.ordinal else c.ordinal end
 limit %(limit)s
 """
 
@@ -147,20 +146,15 @@ def read_hits(
 
 # %% ../nbs/43_history.ipynb #744936df
 def best_scores(
-    conn: psycopg.Connection,
-    topic: str,
-    vector: array | None,  # the topic's, if there is one
-    filters: Filters,
-    k: int,
-    meta: Mapping[str, Any],
-    config: Config,
-    today: date,
+    conn: psycopg.Connection, question: Question, filters: Filters, k: int, config: Config, today: date
 ) -> tuple[dict[int, float], str | None]:
-    "Chunk -> score of the k best sections, and why a leg is missing."
-    each = replace(config, search=replace(config.search, per_document=False))
-    found = fetch_candidates(conn, topic, vector, filters, meta, max(50, 8 * k), False, config.search.text_config)
+    "Chunk -> score of the k best sections that are not weak, without rerank; and why a leg is missing."
+    plain = {'boost': {}, 'recency': replace(config.recency, weight=0.0), 'stale': replace(config.stale, factor=1.0)}
+    each = replace(config, search=replace(config.search, per_document=False), **plain)
+    found = question.candidates(conn, filters)
     ranking = rank_candidates(found, each, today)
-    return {r.chunk: r.score for r in ranking.ranked[:k]}, found.degraded
+    weak = Reasons(found, ranking).weak
+    return {r.chunk: r.score for r in ranking.ranked[:k] if not weak(r.chunk)}, found.degraded
 
 # %% ../nbs/43_history.ipynb #6fd6339a
 MENTIONS = 'select type, count(*) from chunks c where c.hosts && %(hosts)s group by type order by type'
@@ -214,22 +208,18 @@ def host_history(
 ) -> History:
     "What was done and seen on a host, newest first. Raises ConfigError for a bad argument, RefusedError for another model."
     config, k = config or load_config(), check_k(k)
-    topic = None if topic is None else clean_query(topic)
-    meta = read_meta(conn)
-    require_index(meta, config.database.schema)
+    question = None if topic is None else prepare_question(conn, topic, k, False, config)
+    require_index(read_meta(conn), config.database.schema)
     plain = history_filters(conn, host, since, until, config.layout.history_types)
-    vector, missing, scores = None, [], {}
-    if topic is not None:
-        safe = Redactor(config.redact.disable, config.redact.secret_hashes).redact(topic).text
-        vector, *missing = query_vector(safe, meta, config.embed, embed)
+    question = question and question.embedded(config, embed)
+    missing, scores = None, {}
     with in_snapshot(conn):
         filters = day_filters(conn, plain)
         (total,) = conn.execute(COUNT.format(where=filters.where()), filters.params()).fetchone()
-        if topic is not None:
-            scores, lost = best_scores(conn, topic, vector, filters, k, meta, config, today or datetime.now().date())
-            missing.append(lost)
+        if question:
+            scores, missing = best_scores(conn, question, filters, k, config, today or datetime.now().date())
         hits = read_hits(conn, newest(conn, filters, k, None if topic is None else list(scores)), scores)
         note = None if total else empty_note(conn, filters)
     if total and not hits:
         note = f'none of {counted(total)} matches the topic'
-    return History(filters.hosts, hits, total, '; '.join(m for m in missing if m) or None, note)
+    return History(filters.hosts, hits, total, missing, note)

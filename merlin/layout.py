@@ -415,8 +415,8 @@ def read_layout(
     rules = own.get('layout', {}).get('rules', shipped['layout']['rules'])
     _fit(own, shipped, frozenset(rule.type for rule in rules), where)
     full = {table: {**shipped[table], **own.get(table, {})} for table in (*KEYS, *BY_TYPE)}
-    if not any(full['search'][leg] for leg in ('vector', 'fulltext', 'bm25')):
-        raise ConfigError('all legs weigh 0, so nothing would be found', f'{where}search')
+    if not (full['search']['vector'] or full['search']['fulltext']):
+        raise ConfigError('vector and fulltext weigh 0, so an exact search would find nothing', f'{where}search')
     repos = _repos(own.get('repos', ()), path.parent, f'{where}repos', env)
     hashes = full['redact'].get('secret_hashes')
     return LayoutFile(

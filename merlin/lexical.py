@@ -8,16 +8,19 @@ __all__ = ['MARKS', 'LETTERS', 'UMLAUTS', 'LONGEST', 'SEGMENT', 'WORDS', 'JOINTS
            'REGISTER', 'TAKE', 'SWEEP', 'FORGET', 'TOTALS', 'START_OVER', 'BODY_LIMIT', 'VOCABULARY', 'K1', 'B',
            'BUDGET', 'WIDE', 'NARROW', 'TERMS', 'POINTS', 'SHOWN', 'BEST', 'BEST_OF', 'plain', 'spellings', 'joined',
            'cut_segment', 'cut_compound', 'Word', 'bigrams', 'tokens', 'read', 'fetch_stems', 'Entry', 'look_up',
-           'make_entry', 'count_terms', 'pack', 'add_block', 'take_block', 'by_block', 'refresh_lexical',
+           'make_entry', 'count_terms', 'pack', 'add_block', 'take_block', 'by_block', 'code_digest', 'refresh_lexical',
            'question_terms', 'best_chunks']
 
 # %% ../nbs/39_lexical.ipynb #946a7459
+import hashlib
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -191,7 +194,9 @@ def pack(chunk: int, occurrences: int, length: int) -> int:
     return (chunk % BLOCK) << 21 | min(occurrences, MOST) << 14 | length
 
 # %% ../nbs/39_lexical.ipynb #80cf538d
-EMPTY_LEXICAL = 'truncate lexical_postings, lexical_chunks; update lexical_totals set chunks = 0, length = 0'
+EMPTY_LEXICAL = (
+    'delete from lexical_postings; delete from lexical_chunks; update lexical_totals set chunks = 0, length = 0'
+)
 
 # %% ../nbs/39_lexical.ipynb #9a0ddf06
 GONE = 'select chunk from lexical_chunks l where not exists (select from chunks c where c.id = l.chunk) order by chunk'
@@ -249,13 +254,21 @@ def by_block(chunks: Iterable[int]) -> list[tuple[int, list[int]]]:
 VOCABULARY = 100_000  # tokens kept in memory during one refresh
 
 
+@cache
+def code_digest() -> str:
+    "sha256 of this module: other code cuts other terms."
+    return hashlib.sha256(Path(__file__).read_bytes()).hexdigest() if '__file__' in globals() else ''
+
+
 def refresh_lexical(conn: psycopg.Connection, text_config: str = 'english') -> tuple[int, int]:
     "Make the postings equal to what `chunks` holds; how many sections came and went."
     gone = [c for (c,) in conn.execute(GONE)]
-    (known,) = conn.execute('select chunks from lexical_totals').fetchone()
-    if len(gone) > max(BLOCK, START_OVER * known):
+    known, made_by = conn.execute('select chunks, made_by from lexical_totals').fetchone()
+    rules = f'{text_config} {code_digest()}'
+    if made_by != rules or len(gone) > max(BLOCK, START_OVER * known):
         with conn.transaction():
             conn.execute(EMPTY_LEXICAL)
+            conn.execute('update lexical_totals set made_by = %s', (rules,))
     else:
         for block, chunks in by_block(gone):
             with conn.transaction():
@@ -274,7 +287,7 @@ def refresh_lexical(conn: psycopg.Connection, text_config: str = 'english') -> t
 # %% ../nbs/39_lexical.ipynb #3f89d51f
 K1 = 1.2
 B = 0.6
-BUDGET = 80_000  # postings that one question may read, its rarest terms first
+BUDGET = 80_000  # postings that are added up for one question, those of its rarest terms first
 WIDE = 20_000  # postings among which candidates are looked for, where no filter narrows them
 NARROW = 2_000  # candidates to which the common words are added
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from unicodedata import bidirectional, combining
 
-from .blocks import split_lines
+from .blocks import LINE_END
 from .chunk import CJK, quarters
 from .redact import MARK
 
@@ -54,7 +54,7 @@ def show(match: re.Match) -> str:
 
 def shown(text: str) -> str:
     "A text of many lines with its hidden characters visible; line ends become \\n."
-    return '\n'.join(HIDDEN.sub(show, line) for line in split_lines(text))
+    return '\n'.join(HIDDEN.sub(show, line) for line in LINE_END.split(text))
 
 
 def shown_line(text: str, limit: int = 0) -> str:  # quarter tokens; 0 = whole

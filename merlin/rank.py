@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SHARE', 'WEAK', 'NEAR_TIE', 'ALSO', 'fuse', 'evidence', 'margins', 'add_margins', 'is_weak', 'Factors',
-           'recency_factor', 'inherited_stale', 'factors', 'Ranked', 'shown_section', 'group']
+           'recency_factor', 'inherited_stale', 'factors', 'Ranked', 'shown_section', 'group', 'other_sections']
 
 # %% ../nbs/41_rank.ipynb #54af515c
 import math
@@ -62,7 +62,7 @@ def add_margins(
 
 # %% ../nbs/41_rank.ipynb #6e585da0
 SHARE = 0.7  # of a cosine of 1 that saying everything is worth
-WEAK = {'local:all-MiniLM-L6-v2@8199be6f+mean254/224:384': 0.42}  # embedding identity -> least support
+WEAK = {'local:all-MiniLM-L6-v2@8199be6f+mean254/224:384': 0.40}  # embedding identity -> least support
 
 
 def is_weak(
@@ -154,6 +154,12 @@ def group(
     out = []
     for sections in documents.values():
         shown = shown_section(sections)
-        others = [f.chunk for f, _ in sections if f is not shown]
-        out.append(Ranked(shown.chunk, sections[0][1], tuple(others[:also]), len(others)))
+        out.append(Ranked(shown.chunk, sections[0][1], other_sections(sections, shown, also), len(sections) - 1))
     return out
+
+
+def other_sections(sections: Sequence[tuple[Facts, float]], shown: Facts, limit: int) -> tuple[int, ...]:
+    "The best of the document's other sections; parts of one that was split have one heading, and count once."
+    named = {f.heading_path: f.chunk for f, _ in reversed(sections) if f.heading_path not in ((), shown.heading_path)}
+    best = [f.chunk for f, _ in sections if named.get(f.heading_path) == f.chunk]
+    return tuple(best[:limit])

@@ -98,8 +98,8 @@ create table lexical_postings (
 );
 create index lexical_postings_block on lexical_postings (block);
 create table lexical_chunks (chunk bigint primary key, length int not null);
-create table lexical_totals (chunks bigint not null, length bigint not null);
-insert into lexical_totals values (0, 0);
+create table lexical_totals (chunks bigint not null, length bigint not null, made_by text not null);
+insert into lexical_totals values (0, 0, '');
 """
 TRIGRAMS = r"create index chunks_trgm on chunks using gin ((heading || E'\n' || names || E'\n' || body) gin_trgm_ops)"
 TEXT_TABLES = ('lexical_postings', 'lexical_chunks', 'lexical_totals', 'chunks', 'documents')  # made anew by a rebuild

@@ -8,14 +8,15 @@ import pytest
 
 from merlin import ingest as ingest_module
 from merlin import rank
+from merlin import search as search_module
 from merlin.config import RepoConfig, load_config
 from merlin.database import connect
 from merlin.errors import ConfigError, FailedError
 from merlin.ingest import ingest
-from merlin.legs import Filters, bm25_leg, vector_leg
-from merlin.lexical import refresh_lexical
+from merlin.legs import Filters, bm25_leg, limited, vector_leg
+from merlin.lexical import EMPTY_LEXICAL, refresh_lexical
 from merlin.reasons import why
-from merlin.search import search
+from merlin.search import in_snapshot, prepare_question, search
 from merlin.store import create_schema, create_tables, has_hnsw
 from merlin.testing import START, WordEmbedder, commit_all, run_git
 from merlin.vectors import unit
@@ -129,12 +130,93 @@ def test_why_tells_what_became_of_a_document(conn, config):
 
     assert said('book.md').state == 'shown'
     assert said('japanese.md', k=1).state == 'outranked' and 'place ' in said('japanese.md', k=1).lines[0]
-    assert said('book.md', since='2031-01-01').lines == ('none of its sections passes the filters (since)',)
-    assert 'literal' not in said('japanese.md', exact=True).state
+    assert said('book.md', since='2031-01-01').lines == ('none of its sections passes since',)
     missing = said('japanese.md', exact=True)
-    assert missing.state == 'no leg' and any('bm25: nothing in common' in line for line in missing.lines)
+    assert missing.state == 'no leg' and 'literal: nothing in common' in missing.lines[1] and len(missing.lines) == 2
     with pytest.raises(ConfigError, match="did you mean 'book.md'"):
         said('bok.md')
+
+
+def test_why_says_which_leg_could_not_be_asked(conn, config):
+    missing = why(conn, '設定', 'book.md', config=config, embed=Down())
+    assert missing.state == 'no leg' and 'does not answer' in missing.lines[-1]
+
+
+def test_a_leg_of_weight_0_has_no_say(conn, config):
+    words = replace(config, search=replace(config.search, vector=0.0, fulltext=0.0))
+    found = search(conn, 'database quota low space', config=words, embed=WordEmbedder())
+    assert [h.path for h in found][0] == 'alerts.md'
+    assert {h.path for h in found} <= {
+        h.path for h in search(conn, 'database quota low space', config=words, embed=Down())
+    }
+
+
+def test_weak_is_never_said_where_the_words_were_not_asked(conn, config, monkeypatch):
+    def late(*args):
+        raise FailedError('BM25 took longer than 2 s on this question')
+
+    monkeypatch.setitem(rank.WEAK, 'test:words:64', 2.0)
+    monkeypatch.setattr(search_module, 'bm25_leg', late)
+    found = search(conn, 'anything', config=config, embed=WordEmbedder())
+    assert found and not any(h.weak for h in found) and 'took longer' in found.degraded
+
+
+def test_no_leg_in_time_is_a_refusal_with_a_next_step(conn, config, monkeypatch):
+    def late(*args):
+        raise FailedError('it took longer than 2 s')
+
+    for leg in ('vector_leg', 'fulltext_leg', 'bm25_leg'):
+        monkeypatch.setattr(search_module, leg, late)
+    with pytest.raises(FailedError, match='ask with other words'):
+        search(conn, 'anything', config=config, embed=WordEmbedder())
+
+
+def test_a_leg_that_ran_out_of_time_leaves_the_limits_as_they_were(conn, monkeypatch):
+    with in_snapshot(conn):
+        with pytest.raises(FailedError, match='took longer'), limited(conn, 'sleeping'):
+            conn.execute("set local statement_timeout = '20ms'")
+            conn.execute('select pg_sleep(5)')
+        bm25_leg(conn, 'database', Filters(), 5)
+        assert conn.execute('show statement_timeout').fetchone() == ('5s',)
+
+
+def test_an_index_that_was_built_anew_in_between_is_noticed(conn, config):
+    question = prepare_question(conn, 'database', 10, False, config).embedded(config, WordEmbedder())
+    conn.execute("update meta set value = '\"test:another:64\"' where key = 'embed_model_id'")
+    conn.commit()
+    with pytest.raises(FailedError, match='ask again'), in_snapshot(conn):
+        question.candidates(conn, Filters())
+
+
+def test_a_search_that_began_before_a_rebuild_of_the_postings_sees_the_old_ones(conn, config):
+    with connect(config.database, autocommit=True) as other, in_snapshot(conn):
+        before = [f.chunk for f in bm25_leg(conn, 'database', Filters(), 5)]
+        for statement in EMPTY_LEXICAL.split(';'):
+            other.execute(statement)
+        assert [f.chunk for f in bm25_leg(conn, 'database', Filters(), 5)] == before != []
+        refresh_lexical(other)
+
+
+def test_a_pointer_to_itself_or_to_a_superseded_section_names_nothing(database, tmp_path):
+    page = (
+        f'# P\n\n## Restore\n\n(superseded: see § Restore in other.md)\n\n{STEP}\n\n'
+        '## Disk (2030-01-01)\n\n(superseded: see § Restore)\n\nold\n'
+    )
+    config = replace(load_config({}), repos=(RepoConfig('', record(tmp_path, {'p.md': page})),), database=database)
+    ingest(config, embed=WordEmbedder())
+    with connect(database) as conn:
+        found = search(conn, 'restore disk', config=per_section(config), embed=WordEmbedder())
+    assert [h.newer for h in found if h.stale] == [None, None]
+
+
+def test_more_superseded_candidates_than_are_compared_lose_no_mark_of_what_is_shown(database, tmp_path):
+    sections = ''.join(f'## Plan {n}\n\n(superseded: see § Now)\n\nplan number{n}\n\n' for n in range(70))
+    pages = {'p.md': f'# P\n\n{sections}## Now\n\nDone.\n'}
+    config = replace(load_config({}), repos=(RepoConfig('', record(tmp_path, pages)),), database=database)
+    ingest(config, embed=WordEmbedder())
+    with connect(database) as conn:
+        found = search(conn, 'plan', k=50, config=per_section(config), embed=WordEmbedder())
+    assert len([h for h in found if h.stale]) >= 49 and all(h.newer for h in found if h.stale)
 
 
 def test_every_hit_says_what_placed_it(conn, config):
@@ -229,6 +311,22 @@ def test_a_filter_of_one_percent_among_50_000_starves_no_leg(database):
             wide = bm25_leg(conn, 'w5x w77y w3z', Filters(), 20_000)
             allowed = set(true_nearest(conn, query, filters, BIG))
             assert [round(f.score, 4) for f in best] == [round(f.score, 4) for f in wide if f.chunk in allowed][:80]
+
+
+@pytest.mark.slow
+def test_a_filter_whose_sections_lie_far_from_the_question_starves_no_leg(database):
+    with connect(database, autocommit=True) as conn:
+        create_schema(conn, database.schema)
+        create_tables(conn, 'test:hash:16', DIM, False)
+        for statement in FILL.format(dim=DIM).split(';\n'):
+            psycopg.ClientCursor(conn).execute(statement, {'big': 30_000})
+        conn.execute("update chunks set type = 'far' where vector_id in (select id from vectors "
+                     "order by embedding <=> (select embedding from vectors where id = 1) desc limit 6000)")  # fmt: skip
+        conn.execute(GRAPH)
+        conn.execute('analyze')
+        (near,) = conn.execute('select embedding::text from vectors where id = 1').fetchone()
+        query, far = unit([float(x) for x in near[1:-1].split(',')]), Filters(types=('far',))
+        assert [f.chunk for f in vector_leg(conn, query, far, 80, exact_limit=0)] == true_nearest(conn, query, far, 80)
 
 
 def true_nearest(conn, query, filters, limit):

@@ -156,7 +156,7 @@ SLIPS = {
     '[search]\nrrf_k = 0': ('search.rrf_k', 'out of range; 1 to 1000'),
     '[search]\nvector = -1': ('search.vector', 'out of range'),
     '[search]\nvector = inf': ('search.vector', 'out of range'),
-    '[search]\nvector = 0\nfulltext = 0\nbm25 = 0': ('search', 'all legs weigh 0'),
+    '[search]\nvector = 0\nfulltext = 0': ('search', 'vector and fulltext weigh 0'),
     '[search]\nper_document = 1': ('search.per_document', 'a number where true or false belongs'),
     "[search]\ntext_config = \"english'; drop\"": ('search.text_config', 'is not the name of'),
     '[recency]\nweight = "0.1"': ('recency.weight', 'text where a number belongs'),

@@ -21,6 +21,7 @@ LAYERS = [
     'config',
     'git',
     'gitrepo',
+    'position',
     'blocks',
     'outline',
     'document',
@@ -42,6 +43,7 @@ LAYERS = [
     'launcher',
     'postgres',
     'dsn',
+    'role',
     'database',
     'testing',
     'store',
@@ -57,9 +59,18 @@ LAYERS = [
     'reasons',
     'history',
     'freshness',
+    'status',
+    'passage',
+    'documents',
+    'render',
     'arguments',
     'wire',
     'protocol',
+    'tools',
+    'service',
+    'mcp_http',
+    'mcp_install',
+    'mcp_server',
     'cases',
     'figures',
     'judging',
@@ -169,7 +180,7 @@ def test_exported_code_has_no_star_imports(path):
 
 @pytest.mark.parametrize('path', MODULES, ids=lambda p: p.stem)
 def test_every_import_is_the_standard_library_or_a_declared_package(path):
-    names = {re.split(r'[\[<>=; ]', line)[0] for extra in ('', 'local') for line in requirements()[extra]}
+    names = {re.split(r'[\[<>=; ]', line)[0] for extra in ('', 'local', 'http') for line in requirements()[extra]}
     declared = {IMPORTED_AS.get(name, name.replace('-', '_')) for name in names}
     assert {i.split('.')[0] for i in imports(path)} - set(sys.stdlib_module_names) - declared <= {'merlin'}
 

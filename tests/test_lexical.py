@@ -154,8 +154,12 @@ def test_most_of_the_index_replaced_starts_over(conn):
 
 def test_ties_go_by_path_and_order_every_time(conn):
     anew(conn, dict.fromkeys(range(1, 3 * BLOCK), ('same', 'words here', 'page')))
+    conn.execute("insert into documents values (2, 'another.md') on conflict do nothing")
+    conn.execute('update chunks set document_id = 2 where id > 2000')
     for _ in range(3):
-        assert [i for i, *_ in best_chunks(conn, 'same words', 50)] == list(range(1, 51))
+        assert [i for i, *_ in best_chunks(conn, 'same words', 50)] == list(range(2001, 2051)), (
+            'another.md before page.md'
+        )
 
 
 @pytest.mark.parametrize(
