@@ -185,6 +185,7 @@ def usable_cpus() -> int:
 
 def open_session(model: Path, threads: int) -> Any:
     "An onnxruntime session for the model. ConfigError: the file is no model that onnxruntime can run."
+    os.environ.setdefault('ORT_DISABLE_TELEMETRY', '1')  # it would keep a device id, and may send it somewhere
     import onnxruntime as ort  # with numpy 0.2 s; only whoever embeds needs it
 
     options = ort.SessionOptions()

@@ -91,7 +91,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.http:
         from merlin.mcp_http import serve_http
 
-        return serve_http(*make_server(), args.port)
+        try:
+            return serve_http(*make_server(), args.port)
+        except MerlinError as e:
+            log(f'merlin mcp: {e}')
+            return e.exit_code
     tools, instructions, late = make_server()
     run(tools, instructions, 'merlin', __version__, late.warm)
 
