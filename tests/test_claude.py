@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,6 @@ from test_mcp_server import CALLS, PAGES, index_of, record
 
 from merlin.config import DatabaseConfig
 from merlin.postgres import Server
-from merlin.quickstart import next_steps
 
 pytestmark = pytest.mark.slow
 PATIENCE = 120  # seconds; a start takes 2 on an idle machine and 15 on a busy one
@@ -42,19 +42,30 @@ def binary() -> Path:
     pytest.skip(missing)
 
 
+# A host named `cellar`: options and name are passed over, and the login shell there greets on both streams.
+SSH = """#!/bin/sh
+while [ "${1#-}" != "$1" ]; do [ "$1" = -o ] && shift; shift; done
+[ "$1" = cellar ] || exit 255
+shift
+echo 'Welcome to cellar'; echo 'Welcome to cellar' >&2
+exec sh -c "$*"
+"""
+
+
 @dataclass(frozen=True)
 class Desk:
-    "A person's machine: a home, a project, Claude Code, and the line that merlin printed for it."
+    "A person's machine: a home, a project, Claude Code, and the settings of a merlin."
 
     binary: Path
     home: Path
     project: Path
     api: MessagesApi
-    line: str
+    settings: dict[str, str]
 
     def run(self, *argv: str) -> str:
         "What Claude Code prints; it must end well."
         env = self.api.env(self.home, ENABLE_TOOL_SEARCH='false', MCP_TIMEOUT='60000')
+        env['PATH'] = f'{self.home}/bin:{env["PATH"]}'
         done = subprocess.run(
             [str(self.binary), *argv], env=env, cwd=self.project, capture_output=True, text=True, timeout=PATIENCE
         )
@@ -68,32 +79,29 @@ def desk(binary: Path, tmp_path: Path) -> Iterator[Desk]:
     folder = tmp_path / 'claude'
     home, project = folder / 'home', folder / 'project'
     folder.mkdir()
-    home.mkdir()
+    (home / 'bin').mkdir(parents=True)
+    (home / 'bin/ssh').write_text(SSH)
+    (home / 'bin/ssh').chmod(0o755)
     project.mkdir()
     data = folder / 'data'
     try:
         index = index_of(DatabaseConfig(home=data), record(folder / 'record', PAGES))
         settings = {name: index.env[name] for name in ('MERLIN_HOME', 'REPO_DIR')}
-        [line] = [step.strip() for step in next_steps(settings, {}) if step.strip().startswith('claude mcp add')]
         with MessagesApi() as api:
-            yield Desk(binary, home, project, api, line)
+            yield Desk(binary, home, project, api, settings)
     finally:
         Server(data).stop()
         shutil.rmtree(folder)
 
 
-def paste_the_line(desk: Desk) -> None:
-    "What a person does with the line that merlin printed."
-    program, *argv = shlex.split(desk.line)
-    assert program == 'claude' and argv[:3] == ['mcp', 'add', 'merlin']
-    assert 'merlin' in desk.run(*argv)
-
-
-def add_noisy(desk: Desk) -> None:
-    "The same server behind a login shell that greets on both streams, as over ssh."
-    *flags, launched = (part for part in shlex.split(desk.line)[4:] if part != '--')
-    noisy = f'echo Welcome; echo Welcome >&2; exec {shlex.quote(launched)}'
-    desk.run('mcp', 'add', 'noisy', *flags, '--', 'sh', '-c', noisy)
+def add(desk: Desk, name: str, *way: str) -> None:
+    "Paste the line that merlin prints, under another name where there is a `merlin` already."
+    command = [sys.executable, '-P', '-m', 'merlin.mcp_install', *way]
+    env = {'PATH': os.environ['PATH'], 'HOME': str(desk.home), **desk.settings}
+    line = subprocess.run(command, env=env, cwd=desk.project, capture_output=True, text=True, check=True).stdout
+    program, *argv = shlex.split(line)
+    assert program == 'claude' and argv[:2] == ['mcp', 'add'] and argv.count('merlin') == 1
+    assert name in desk.run(*[name if word == 'merlin' else word for word in argv])
 
 
 def healthy(listed: str) -> set[str]:
@@ -127,8 +135,8 @@ def servers_of(home: Path) -> list[bytes]:
 
 
 def test_claude_code_finds_the_server_healthy_and_its_model_gets_the_answer_of_each_tool(desk):
-    paste_the_line(desk)
-    add_noisy(desk)
+    add(desk, 'merlin')
+    add(desk, 'noisy', '--way', 'ssh', 'cellar')
     assert healthy(desk.run('mcp', 'list')) == {'merlin', 'noisy'}
     desk.run('mcp', 'remove', 'noisy')
     desk.api.answers = [

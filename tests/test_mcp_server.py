@@ -72,6 +72,11 @@ class Index:
     def database(self) -> DatabaseConfig:
         return self.config.database
 
+    @property
+    def light(self) -> dict[str, str]:
+        "The environment of a server without a model, for what needs none: it starts in half the time."
+        return {**self.env, 'EMBED_URL': 'http://127.0.0.1:1'}
+
 
 def settings(database: DatabaseConfig, repo: Path, **more: str) -> dict[str, str]:
     "The whole environment of a server: nothing of the person who runs the tests."
@@ -98,20 +103,36 @@ def drop_schema(database: DatabaseConfig) -> None:
 
 
 @pytest.fixture(scope='module')
-def served(index: Index) -> Iterator[Client]:
-    "One server on the pages for every test that only asks: whatever it was asked, it answers the next one."
-    with serve(index.env) as client:
-        yield client
-
-
-@pytest.fixture(scope='module')
 def index(backend: DatabaseConfig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
-    "The pages under the real model; no test changes it."
+    "The pages under the real model, in each kind of database; no test changes it."
     database = replace(backend, schema=f'merlin_test_{secrets.token_hex(6)}')
     with connect(database) as conn:
         prepare(conn)
     yield index_of(database, record(tmp_path_factory.mktemp('mcp') / 'record', PAGES))
     drop_schema(database)
+
+
+@pytest.fixture(scope='module')
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
+    "The same in an embedded database that nobody else uses: it may be stopped."
+    home = tmp_path_factory.mktemp('own') / 'home'
+    try:
+        yield index_of(DatabaseConfig(home=home), record(home.parent / 'record', PAGES))
+    finally:
+        Server(home).stop()
+
+
+@pytest.fixture(scope='module')
+def served(own: Index) -> Iterator[Client]:
+    "One server on the pages for every test that only asks: whatever it was asked, it answers the next one."
+    with serve(own.env) as client:
+        yield client
+
+
+@pytest.fixture
+def beside(own: Index) -> DatabaseConfig:
+    "Room for another index in the database that nobody else uses."
+    return replace(own.database, schema=f'merlin_test_{secrets.token_hex(6)}')
 
 
 @contextmanager
@@ -174,10 +195,11 @@ def group_is_gone(client: Client, seconds: float = 1.0) -> bool:
 # Answers
 
 
-def test_every_tool_answers_with_the_verdict_first(served):
-    said = answers(served)
-    served.send(ask(5, 'tools/list'))
-    assert [tool['name'] for tool in served.hear()['result']['tools']] == list(CALLS)
+def test_every_tool_answers_with_the_verdict_first(index):
+    with serve(index.env) as client:
+        said = answers(client)
+        client.send(ask(5, 'tools/list'))
+        assert [tool['name'] for tool in client.hear()['result']['tools']] == list(CALLS)
     assert not any(failed for failed, _ in said.values())
     assert {text.split('\n')[0] for _, text in said.values()} == {'fresh'}
     texts = {tool: text for tool, (_, text) in said.items()}
@@ -195,7 +217,7 @@ def test_one_connection_serves_every_call(index):
     name = f'merlin-test-{secrets.token_hex(4)}'
     if index.database.url is None:
         pytest.skip('the embedded database gives every connection the same name')
-    with serve({**index.env, 'PGAPPNAME': name}) as client, connect(index.database) as conn:
+    with serve({**index.light, 'PGAPPNAME': name}) as client, connect(index.database) as conn:
         assert well(client)
         assert len(conn.execute(find, [name]).fetchall()) == 1
 
@@ -229,16 +251,6 @@ def test_no_tool_writes_a_row_by_the_servers_own_statistics(index):
     assert settled(index.database, COUNTERS) == before and sum(row[1] for row in before) > 0
 
 
-@pytest.fixture(scope='module')
-def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
-    "An embedded database that nobody else uses, with the pages in words."
-    home = tmp_path_factory.mktemp('own') / 'home'
-    try:
-        yield index_of(DatabaseConfig(home=home), record(home.parent / 'record', PAGES), WordEmbedder())
-    finally:
-        Server(home).stop()
-
-
 def test_no_tool_takes_a_transaction_number(own):
     next_number = 'select pg_snapshot_xmax(pg_current_snapshot())::text'
     calls = {**CALLS, 'search': {'query': 'apt', 'exact': True}}
@@ -254,13 +266,13 @@ def test_no_tool_takes_a_transaction_number(own):
 # What is told to the model
 
 
-def test_tools_and_instructions_stay_small(index, tmp_path):
+def test_tools_and_instructions_stay_small(own, tmp_path):
     layout = tmp_path / 'merlin.toml'
     kinds = [f'kind{n}' for n in range(40)]
     rules = ', '.join(f'{{ glob = "{kind}/**", type = "{kind}" }}' for kind in kinds)
     weights = ''.join(f'{kind} = "{"weigh it well " * 5}"\n' for kind in kinds)
     layout.write_text(f'[layout]\nrules = [{rules}]\n[weights]\n{weights}')
-    for env in (index.env, {**index.env, 'MERLIN_CONFIG': str(layout)}):
+    for env in (own.light, {**own.light, 'MERLIN_CONFIG': str(layout)}):
         with serve(env, greeted=False) as client:
             client.send(hello(), ask(1, 'tools/list'))
             instructions = client.hear()['result']['instructions']
@@ -272,12 +284,12 @@ def test_tools_and_instructions_stay_small(index, tmp_path):
 HEAVY = ('numpy', 'onnxruntime', 'tokenizers', 'psycopg', 'httpx', 'yaml', 'mcp', 'merlin.service', 'merlin.search')
 
 
-def test_the_greeting_needs_none_of_the_heavy_modules(index):
+def test_the_greeting_needs_none_of_the_heavy_modules(own):
     code = (
         'import sys; from merlin.mcp_server import make_server; make_server();'
         f'print([name for name in {HEAVY} if name in sys.modules])'
     )
-    done = subprocess.run([sys.executable, '-P', '-c', code], env=index.env, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, '-P', '-c', code], env=own.env, capture_output=True, text=True, timeout=30)
     assert (done.stdout.strip(), done.stderr) == ('[]', '')
 
 
@@ -313,7 +325,7 @@ def test_errors_are_tool_errors_that_say_what_to_do_next(served):
 # What is broken from the start
 
 
-def broken(tmp_path: Path, index: Index) -> dict[str, tuple[dict[str, str], str]]:
+def broken(tmp_path: Path) -> dict[str, tuple[dict[str, str], str]]:
     "Configurations that cannot work: the environment, and what every answer must name."
     layout = tmp_path / 'merlin.toml'
     layout.write_text('[[repos\n')
@@ -332,10 +344,10 @@ def broken(tmp_path: Path, index: Index) -> dict[str, tuple[dict[str, str], str]
     }
 
 
-def test_with_a_broken_configuration_every_tool_says_that_and_nothing_else(index, tmp_path):
+def test_with_a_broken_configuration_every_tool_says_that_and_nothing_else(own, tmp_path):
     problems = {}
-    for name, (env, wanted) in broken(tmp_path, index).items():
-        with serve({**index.env, **env}) as client:
+    for name, (env, wanted) in broken(tmp_path).items():
+        with serve({**own.light, **env}) as client:
             client.send(ask(1, 'tools/list'))
             assert len(client.hear()['result']['tools']) == 5
             said = answers(client)
@@ -350,37 +362,37 @@ def test_with_a_broken_configuration_every_tool_says_that_and_nothing_else(index
     assert problems == {}
 
 
-def test_a_layout_that_is_mended_is_read_by_the_next_call(index, tmp_path):
+def test_a_layout_that_is_mended_is_read_by_the_next_call(own, tmp_path):
     layout = tmp_path / 'merlin.toml'
     layout.write_text('[[repos\n')
-    with serve({**index.env, 'MERLIN_CONFIG': str(layout)}) as client:
+    with serve({**own.light, 'MERLIN_CONFIG': str(layout)}) as client:
         assert call(client, 'index_status')[0]
         layout.write_text('')
         assert not call(client, 'index_status')[0]
 
 
-def test_with_a_broken_hash_file_nothing_of_the_record_comes_out(index, tmp_path):
+def test_with_a_broken_hash_file_nothing_of_the_record_comes_out(own, tmp_path):
     missing, garbage, loose = (tmp_path / name for name in ('missing', 'garbage', 'loose'))
     garbage.write_text('no salt here\n')
     garbage.chmod(0o600)
     write_private(loose, hash_file([('door', 'a-' + 'b7' * 9)], '00112233445566778899aabbccddeeff'))
     loose.chmod(0o644)
     for path in (missing, garbage, loose):
-        with serve({**index.env, 'SECRET_HASHES': str(path)}) as client:
+        with serve({**own.light, 'SECRET_HASHES': str(path)}) as client:
             said = answers(client)
         status_failed, status = said.pop('index_status')
         assert status.startswith('STALE: ') and str(path) in status and not status_failed
-        assert not any(part in status for part in (*RECORD, str(index.repo), '4 documents'))
+        assert not any(part in status for part in (*RECORD, str(own.repo), '4 documents'))
         assert len(set(said.values())) == 1
         failed, text = said['search']
         assert failed and str(path) in text and '\n' not in text and not any(part in text for part in RECORD)
 
 
-def test_a_hash_file_that_breaks_or_is_mended_counts_from_the_next_call(index, tmp_path):
+def test_a_hash_file_that_breaks_or_is_mended_counts_from_the_next_call(own, tmp_path):
     path = tmp_path / 'hashes'
     text = hash_file([('door', 'a-' + 'b7' * 9)], '00112233445566778899aabbccddeeff')
     write_private(path, text)
-    with serve({**index.env, 'SECRET_HASHES': str(path)}) as client:
+    with serve({**own.light, 'SECRET_HASHES': str(path)}) as client:
         assert well(client)
         path.write_text('broken')
         assert call(client, 'get_document', **CALLS['get_document'])[0]
@@ -411,14 +423,13 @@ def test_no_character_in_any_argument_hurts(served, bad):
 
 
 @pytest.mark.slow
-def test_a_document_of_30_mb_is_paged(own, tmp_path):
-    database = replace(own.database, schema=f'merlin_test_{secrets.token_hex(6)}')
+def test_a_document_of_30_mb_is_paged(beside, tmp_path):
     text = '# Big\n\n' + ''.join(
         f'line {n} of many, each a little longer than the last one said\n' for n in range(470_000)
     )
     assert len(text) > 30_000_000
-    index = index_of(database, record(tmp_path / 'record', {**PAGES, 'notes/big.md': text}), WordEmbedder())
-    with serve(index.env) as client:
+    index = index_of(beside, record(tmp_path / 'record', {**PAGES, 'notes/big.md': text}), WordEmbedder())
+    with serve(index.light) as client:
         asked: dict[str, Any] = {'path': 'notes/big.md'}
         for _ in range(3):
             began = time.monotonic()
@@ -434,7 +445,7 @@ def planted() -> dict[str, str]:
     return {'shaped': 'ghp_' + secrets.token_hex(18), 'live': 'sesam-' + secrets.token_hex(8)}
 
 
-def test_planted_secrets_never_come_out(database, tmp_path):
+def test_planted_secrets_never_come_out(beside, tmp_path):
     kinds = planted()
     page = ''.join(
         f'## {name} {value}\n\nThe word of {name} on alpha is {value} today.\n\n' for name, value in kinds.items()
@@ -444,10 +455,10 @@ def test_planted_secrets_never_come_out(database, tmp_path):
         'journal/2030-01-15.md': f'# Keys\n\n{page}',
         f'notes/{kinds["live"]}.md': f'# {kinds["live"]}\n\nx\n',
     }
-    index = index_of(database, record(tmp_path / 'record', pages), WordEmbedder())  # the index does not know `live`
+    index = index_of(beside, record(tmp_path / 'record', pages), WordEmbedder())  # the index does not know `live`
     hashes = tmp_path / 'hashes'
     write_private(hashes, hash_file([('door', kinds['live'])], '00112233445566778899aabbccddeeff'))
-    with serve({**index.env, 'SECRET_HASHES': str(hashes)}) as client:
+    with serve({**index.light, 'SECRET_HASHES': str(hashes)}) as client:
         said = [
             *[call(client, 'search', query=f'The word of {name} on', exact=True) for name in kinds],
             *[call(client, 'search', query=value, exact=True) for value in kinds.values()],
@@ -477,7 +488,7 @@ def test_the_call_after_a_lost_connection_works(index):
     if index.database.url is None:
         pytest.skip('see the test that stops the embedded database')
     name = f'merlin-test-{secrets.token_hex(4)}'
-    with serve({**index.env, 'PGAPPNAME': name}) as client, connect(index.database) as conn:
+    with serve({**index.light, 'PGAPPNAME': name}) as client, connect(index.database) as conn:
         for tool, arguments in CALLS.items():
             assert well(client)
             ended = 'select pg_terminate_backend(pid, 5000) from pg_stat_activity where application_name = %s'
@@ -497,7 +508,7 @@ def test_an_embedded_database_that_was_stopped_is_started_by_the_next_call(own):
 
 def test_an_index_that_was_dropped_is_missed_until_it_is_back(database, tmp_path):
     index = index_of(database, record(tmp_path / 'record', PAGES), WordEmbedder())
-    with serve(index.env) as client:
+    with serve(index.light) as client:
         assert not call(client, 'list_documents')[0]
         drop_schema(database)
         failed, text = call(client, 'list_documents')
@@ -516,7 +527,7 @@ def test_a_database_that_was_dropped_is_missed_until_it_is_back(database, tmp_pa
         conn.execute(f'create database {name}')
         try:
             index = index_of(inside, repo, WordEmbedder())
-            with serve(index.env) as client:
+            with serve(index.light) as client:
                 assert not call(client, 'list_documents')[0]
                 conn.execute(f'drop database {name} with (force)')
                 failed, text = call(client, 'list_documents')
@@ -549,8 +560,8 @@ def test_without_its_embedder_search_answers_degraded_and_recovers(database, tmp
 
 
 @pytest.mark.parametrize('when', ['at once', 'greeted', 'asked', 'answered'])
-def test_it_is_gone_within_two_seconds_of_the_end_of_input(index, when):
-    with serve(index.env, greeted=when != 'at once') as client:
+def test_it_is_gone_within_two_seconds_of_the_end_of_input(own, when):
+    with serve(own.env, greeted=when != 'at once') as client:
         if when == 'asked':
             client.send(*[use(n, 'search', query='disk') for n in range(20)])
         elif when == 'answered':
@@ -559,7 +570,7 @@ def test_it_is_gone_within_two_seconds_of_the_end_of_input(index, when):
         assert code == 0 and seconds < 2 and group_is_gone(client)
 
 
-def test_a_client_that_dies_takes_the_server_with_it(index):
+def test_a_client_that_dies_takes_the_server_with_it(own):
     reading, writing = os.pipe()
     command = [sys.executable, '-P', '-m', 'merlin.mcp_server']
     server = subprocess.Popen(
@@ -567,7 +578,7 @@ def test_a_client_that_dies_takes_the_server_with_it(index):
         stdin=subprocess.PIPE,
         stdout=writing,
         stderr=subprocess.DEVNULL,
-        env={**index.env},
+        env={**own.env},
         start_new_session=True,
     )
     os.close(writing)
@@ -581,8 +592,8 @@ def test_a_client_that_dies_takes_the_server_with_it(index):
 
 
 @pytest.mark.slow
-def test_several_servers_and_ingests_share_one_database(database, tmp_path):
-    index = index_of(database, record(tmp_path / 'record', PAGES))
+def test_several_servers_and_ingests_share_one_embedded_database(beside, tmp_path):
+    index = index_of(beside, record(tmp_path / 'record', PAGES))
     problems: queue.Queue = queue.Queue()
     done = threading.Event()
 
@@ -620,9 +631,9 @@ from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 async def main():
-    calls = json.loads(os.environ.pop('CALLS'))
-    server = StdioServerParameters(command=sys.argv[1], args=sys.argv[2:], env=dict(os.environ))
-    for mode in ('auto', 'legacy'):
+    calls = json.loads(sys.argv[1])
+    for mode, command in json.loads(sys.argv[2]):
+        server = StdioServerParameters(command=command[0], args=command[1:], env=dict(os.environ))
         async with Client(stdio_client(server), mode=mode) as c:
             tools = [tool.name for tool in (await c.list_tools()).tools]
             for name, arguments in calls.items():
@@ -638,20 +649,21 @@ from mcp import ClientSession
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 async def main():
-    calls = json.loads(os.environ.pop('CALLS'))
-    server = StdioServerParameters(command=sys.argv[1], args=sys.argv[2:], env=dict(os.environ))
-    async with stdio_client(server) as streams, ClientSession(*streams) as c:
-        await c.initialize()
-        tools = [tool.name for tool in (await c.list_tools()).tools]
-        for name, arguments in calls.items():
-            got = await c.call_tool(name, arguments)
-            print('old', name in tools, got.isError, name, got.content[0].text.splitlines()[0])
+    calls = json.loads(sys.argv[1])
+    for mode, command in json.loads(sys.argv[2]):
+        server = StdioServerParameters(command=command[0], args=command[1:], env=dict(os.environ))
+        async with stdio_client(server) as streams, ClientSession(*streams) as c:
+            await c.initialize()
+            tools = [tool.name for tool in (await c.list_tools()).tools]
+            for name, arguments in calls.items():
+                got = await c.call_tool(name, arguments)
+                print(mode, name in tools, got.isError, name, got.content[0].text.splitlines()[0])
 
 anyio.run(main)
 """
 
 # What `ssh -T host merlin-mcp` may be: a login shell that talks before it hands over. On stderr anything goes. What it
-# says on stdout comes before the first answer: the SDK's clients and Claude Code pass over lines that are not JSON-RPC.
+# says on stdout comes before the first answer: the SDK's clients, and Claude Code, pass over lines that are no JSON-RPC.
 SHELLS = {
     'quiet': '',
     'stderr': 'echo "Welcome to alpha" >&2; ',
@@ -664,27 +676,26 @@ def login(greeting: str) -> list[str]:
     return ['sh', '-c', f'{greeting}exec "$0" "$@"', sys.executable, '-P', '-m', 'merlin.mcp_server']
 
 
-def lines_of_client(script: str, index: Index, greeting: str, python: str = sys.executable) -> list[str]:
-    "What the five calls gave one of the SDK's clients."
-    env = {**index.env, 'CALLS': json.dumps(CALLS), 'PYTHONUTF8': '1'}
-    argv = [python, '-P', '-c', script, *login(greeting)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=env, cwd='/')
+def check_client(index: Index, script: str, python: str, *runs: tuple[str, str]) -> None:
+    "One of the SDK's clients gets all five answers, in each mode and through each shell."
+    commands = json.dumps([(mode, login(SHELLS[shell])) for mode, shell in runs])
+    argv = [python, '-P', '-c', script, json.dumps(CALLS), commands]
+    env = {**index.env, 'PYTHONUTF8': '1'}
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, env=env, cwd='/')
     assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.splitlines()
+    assert done.stdout.splitlines() == [f'{mode} True False {tool} fresh' for mode, _ in runs for tool in CALLS]
 
 
-@pytest.mark.parametrize('shell', SHELLS)
-def test_the_sdks_own_client_gets_all_five_answers_through_any_shell(index, shell):
+@pytest.mark.slow
+def test_the_sdks_own_client_gets_every_answer_in_both_modes_and_through_noisy_shells(own):
     pytest.importorskip('mcp.server.mcpserver', reason='needs mcp 2.x')
-    said = lines_of_client(SDK2_FIVE, index, SHELLS[shell])
-    assert said == [f'{mode} True False {tool} fresh' for mode in ('auto', 'legacy') for tool in CALLS]
+    runs = ('legacy', 'quiet'), ('auto', 'stderr'), ('auto', 'stdout'), ('legacy', 'stdout')
+    check_client(own, SDK2_FIVE, sys.executable, *runs)
 
 
-@pytest.mark.parametrize('shell', SHELLS)
-def test_the_sdks_older_client_gets_all_five_answers_through_any_shell(index, shell):
+@pytest.mark.slow
+def test_the_sdks_older_client_gets_every_answer_and_through_noisy_shells(own):
     python = os.environ.get('MERLIN_TEST_SDK1')
     if not python:
         pytest.skip('MERLIN_TEST_SDK1 names no Python that has mcp 1.x')
-    assert lines_of_client(SDK1_FIVE, index, SHELLS[shell], python) == [
-        f'old True False {tool} fresh' for tool in CALLS
-    ]
+    check_client(own, SDK1_FIVE, python, ('old', 'stderr'), ('old', 'stdout'))
