@@ -213,6 +213,8 @@ def parse_lines(text: str, total: int) -> Span:
         raise ConfigError(f'{text[:40]!r} names no lines', hint='write them as 40-80, 40- or 40')
     first, column = int(match[1]), int(match[2] or 1)
     last = int(match[3]) if match[3] else total if '-' in match[0] else first
+    if first > total:
+        raise ConfigError(f'there is no line {first}', hint=f'the document has {total}')
     if first < 1 or column < 1 or first > last:
         raise ConfigError(f'there are no lines {match[0]}', hint='count from 1, and the smaller number first')
     if first > total:

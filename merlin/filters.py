@@ -54,7 +54,7 @@ def clean_host(host: str) -> str:
     "The name as the index may hold it. Raises ConfigError for one that is no name."
     text = host.replace('\0', ' ').encode('utf-8', 'replace').decode().strip()
     if not text:
-        raise ConfigError('the host is empty', hint='leave it out, or name one: its name, an alias or an IP')
+        raise ConfigError('the host is empty', hint='give a name, an alias or an IP')
     if len(text) > MAX_HOST:
         raise ConfigError(f'the host has {len(text):,} characters', hint=f'names have at most {MAX_HOST}')
     return text
@@ -63,6 +63,8 @@ def clean_host(host: str) -> str:
 def check_names(what: str, names: Sequence[str], known: Sequence[str]) -> None:
     "Raises ConfigError for a name that is not known."
     for name in names:
+        if name not in known and what == 'repo' and list(known) == ['']:
+            raise ConfigError('the record is one repo without a name', hint='leave the repo out')
         if name not in known:
             raise ConfigError(f'no {what} {name[:80]!r} in the index', hint=nearest(name, known))
 

@@ -107,7 +107,7 @@ def clean_query(query: str) -> str:
     "The question as the legs take it. Raises ConfigError for one that can't be asked."
     text = query.replace('\0', ' ').encode('utf-8', 'replace').decode().strip()
     if not text:
-        raise ConfigError('the question is empty')
+        raise ConfigError('the question is empty', hint='ask with a few words')
     if len(text) > MAX_QUERY:
         raise ConfigError(f'the question has {len(text):,} characters', hint=f'ask with at most {MAX_QUERY:,}')
     return text

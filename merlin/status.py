@@ -25,13 +25,16 @@ from .store import lock_is_held, read_meta, require_index
 # %% ../nbs/45_status.ipynb #60529e27
 def current_verdict(conn: psycopg.Connection, config: Config) -> Verdict:
     "The verdict on the index behind this connection. Raises RefusedError where the hash file is broken."
-    meta = read_meta(conn)
+    meta, busy = read_meta(conn), lock_is_held(conn, config.database.schema)
+    if (begun := meta.get('running')) and not busy:  # dead, unless it ended, or another began, between the two looks
+        meta = read_meta(conn)
+        busy = meta.get('running') not in (None, begun)
     state = meta.get('state') or {}
     redactor = Redactor(config.redact.disable, config.redact.secret_hashes)
     identity = embed_identity(config.embed)
     other_model = identity not in (None, meta.get('embed_model_id'))
     return verdict(
-        config, meta, lock_is_held(conn, config.database.schema),
+        config, meta, busy,
         model_differs=bool(state) and (other_model or state['model'] != model_settings(config)),
         rules_differ=bool(state) and state['rules'] != rules_fingerprint(config, redactor),
     )  # fmt: skip

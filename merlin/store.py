@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from merlin.chunk import Chunk
 
 # %% ../nbs/23_store.ipynb #2e2b322c
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 TEXT_LIMIT = (
     250_000  # bytes of a body that full text sees; a tsvector holds at most 1,048,575, with words twice if hyphenated
 )
