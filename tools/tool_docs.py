@@ -32,7 +32,7 @@ HEAD = """# The tools that Claude sees
 
 Every answer begins with the verdict on the index. What is quoted from the record stands between two marks with random digits, new ones for every answer, so no document can end the quotation or add a line of its own. Control, bidirectional and invisible characters are shown escaped, and secrets are taken out once more. An answer has room for about 8,000 tokens; what was cut is said, with the call that gets it.
 
-`tools/list` takes {size:,} bytes, the instructions {said:,}.
+The list of the tools takes {size:,} bytes, the instructions {said:,}.
 
 ## Instructions
 
