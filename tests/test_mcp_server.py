@@ -299,7 +299,7 @@ WRONG = {  # tool, arguments → what the answer must say: what is wrong, and th
     'unknown section': ('get_document', {'path': 'runbooks/disk-full.md', 'section': 'Make rom'}, ('did you mean',)),
     'lines': ('get_document', {'path': 'runbooks/disk-full.md', 'lines': 'x'}, ('lines', '40-80')),
     'unknown type': ('search', {'query': 'disk', 'type': ['runbok']}, ('runbok', 'did you mean')),
-    'unknown repo': ('search', {'query': 'disk', 'repos': ['other']}, ('other',)),
+    'unknown repo': ('search', {'query': 'disk', 'repos': ['other']}, ('leave the repo out',)),
     'bad date': ('search', {'query': 'disk', 'since': '2030-02-30'}, ('2030-02-30',)),
     'k': ('search', {'query': 'disk', 'k': 51}, ('51', 'from 1 to 50')),
     'no query': ('search', {}, ('query', 'give query')),

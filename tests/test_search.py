@@ -76,7 +76,7 @@ def test_filters_are_exact_and_combine(conn, config):
     'wrong, says',
     [
         ({'type': 'jurnal'}, "did you mean 'journal'"), ({'host': 'alhpa'}, "did you mean 'alpha'"),
-        ({'repos': ['x']}, 'no repo'), ({'since': 'yesterday'}, '2030-01-31'), ({'since': '2030-02-01', 'until': '2030-01-01'}, 'swap them'), ({'k': 0}, '1 to 50'), ({'k': 51}, '1 to 50'),
+        ({'repos': ['x']}, 'leave the repo out'), ({'since': 'yesterday'}, '2030-01-31'), ({'since': '2030-02-01', 'until': '2030-01-01'}, 'swap them'), ({'k': 0}, '1 to 50'), ({'k': 51}, '1 to 50'),
     ],
 )  # fmt: skip
 def test_a_filter_that_cannot_be_applied_is_refused_with_the_nearest(conn, config, wrong, says):

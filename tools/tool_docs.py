@@ -45,7 +45,8 @@ The list of the tools takes {size:,} bytes, the instructions {said:,}.
 def stable(text: str) -> str:
     "Without what differs from machine to machine and from run to run."
     changing = ('last ingest:', 'database:', 'layout:', 'repo (unnamed):')
-    return '\n'.join(f'{line.split(":")[0]}: …' if line.startswith(changing) else line for line in text.split('\n'))
+    lines = [line for line in text.split('\n') if not line.startswith('note: pgvector')]  # the server's, not merlin's
+    return '\n'.join(f'{line.split(":")[0]}: …' if line.startswith(changing) else line for line in lines)
 
 
 def page() -> str:
