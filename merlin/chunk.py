@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['CJK', 'DEEPEST', 'HEADING_LIMIT', 'PARAGRAPH', 'ITEM', 'LINE', 'NEVER', 'LIST_ITEM', 'INNER_HEADING', 'TABLE_RULE',
-           'SENTENCE', 'MARK_LIMIT', 'POINTER', 'POINTER_END', 'Chunk', 'quarters', 'estimate_tokens', 'head',
-           'Section', 'cut_sections', 'tables', 'ranks', 'Piece', 'slices', 'pieces', 'Part', 'stripped',
+           'SENTENCE', 'MARK_LIMIT', 'POINTER', 'POINTER_END', 'JOINERS', 'Chunk', 'quarters', 'estimate_tokens',
+           'head', 'Section', 'cut_sections', 'tables', 'ranks', 'Piece', 'slices', 'pieces', 'Part', 'stripped',
            'table_header', 'parts', 'whole', 'is_long', 'heading_dates', 'shipped_stale', 'is_stale', 'plain',
            'pointer_target', 'meant', 'lost_pointer', 'fence_warnings', 'size_warnings', 'Page', 'make_chunk',
            'section_chunks', 'chunk_markdown']
@@ -296,10 +296,14 @@ def pointer_target(text: str) -> str:
     return POINTER_END.split(match[1])[0].split(' > ')[-1].strip(' \t"\'*_`“”)') if match else ''
 
 
+JOINERS = frozenset('above and at below for from here in instead now on since there which'.split())
+
+
 def meant(target: str) -> list[str]:
     "What a pointer may mean, as `plain` gives it, longest first: \"Nightly dump below\" means \"Nightly dump\"."
     words = plain(target).split()
-    return [' '.join(words[:n]) for n in range(len(words), 0, -1)]
+    ends = [n for n in range(len(words) - 1, 0, -1) if words[n] in JOINERS]
+    return [' '.join(words[:n]) for n in (len(words), *ends)] if words else []
 
 
 def lost_pointer(text: str, known: str) -> str:  # known: the page's headings, as `plain` gives them, a line each

@@ -171,7 +171,8 @@ def history_command(argv: Sequence[str]) -> int:
     for hit in found:
         print('', *hit_lines(hit, args.full), sep='\n')
     if found.total > len(found):
-        print(f'\n{len(found)} of {found.total} sections; -k and --until show more')
+        more = 'without --topic all are told' if found.topic else '-k and --until show more'
+        print(f'\n{len(found)} of {found.total} sections; {more}')
     return 0
 
 # %% ../nbs/70_cli.ipynb #7e9962a7

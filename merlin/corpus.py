@@ -203,9 +203,9 @@ NAMES_LIMIT = 2_000  # characters
 
 
 def names_of(front: Mapping[str, str | tuple[str, ...]]) -> str:
-    "What a page's front matter calls it, as words: a search for an alias or an address finds the page that owns it."
-    values = [front[key] for key in NAMING if key in front]
-    return ' '.join(' '.join(v) if isinstance(v, tuple) else v for v in values)[:NAMES_LIMIT]
+    "What a page's front matter calls it, as words: a search for an alias, or for the ip of a host, finds the page that owns it."
+    values = [(key, front[key]) for key in NAMING if key in front]
+    return ' '.join(f'{key} {" ".join(v) if isinstance(v, tuple) else v}' for key, v in values)[:NAMES_LIMIT]
 
 
 def as_record(

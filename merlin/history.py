@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 
 from .config import Config, load_config
+from .copies import Marks, superseded_marks
 from .document import DATE, as_date, commit_day
 from .embed import Embedder
 from .errors import ConfigError, nearest, printable
@@ -43,6 +44,7 @@ class History(Sequence):
     total: int  # sections of these hosts, types and days, shown or not
     degraded: str | None = None  # why a leg was missing when the topic was looked for
     note: str | None = None  # why the history is empty, as one line
+    topic: bool = False  # whether a topic chose the sections
 
     def __len__(self) -> int:
         return len(self.hits)
@@ -133,14 +135,15 @@ def read_hits(
 ) -> tuple[Hit, ...]:
     "The sections with their texts."
     facts, texts = fetch_facts(conn, list(days)), fetch_texts(conn, list(days))
+    marks = superseded_marks(conn, {chunk: text for chunk, (text, *_) in texts.items()})
     out = []
     for chunk, day in days.items():
-        f, (body, first, last, hosts) = facts[chunk], texts[chunk]
+        f, (body, first, last, hosts), mark = facts[chunk], texts[chunk], marks.get(chunk, Marks())
         out.append(
             Hit(
                 path=f.path, repo=f.repo, heading=' > '.join(f.heading_path), first_line=first, last_line=last,
                 type=f.type, date=day, hosts=hosts, score=scores.get(chunk, 0.0), weak=chunk in weak, stale=f.stale,
-                also=(), more=0, text=body,
+                also=(), more=0, text=body, copy_of=mark.copy_of, newer=mark.newer,
             )
         )  # fmt: skip
     return tuple(out)
@@ -231,4 +234,4 @@ def host_history(
         note = f'none of {counted(total)} matches the topic'
     elif hits and all(hit.weak for hit in hits):
         note = f'no good match: none of {counted(total)} says much about the topic'
-    return History(filters.hosts, hits, total, missing, note)
+    return History(filters.hosts, hits, total, missing, note, topic is not None)

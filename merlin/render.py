@@ -200,7 +200,10 @@ def render_history(
     top = top_lines(verdict, history.degraded, history.note, safe)
     if history.hits:
         names = ', '.join(one_of_many(host, safe) for host in history.hosts[:9])
-        left = '' if len(history) == history.total else '; for others use k (at most 50), topic, since or until'
+        others = (
+            'the rest fits the topic less' if history.topic else 'for others use k (at most 50), topic, since or until'
+        )
+        left = '' if len(history) == history.total else f'; {others}'
         top.append(f'history of {names}: {len(history)} of {history.total} sections, newest first{left}')
     return hits_answer(top, history.hits, safe, budget, marker)
 

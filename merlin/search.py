@@ -316,8 +316,8 @@ def make_hits(conn: psycopg.Connection, candidates: Candidates, ranking: Ranking
     "The first k results with their texts, marks and reasons."
     shown = ranking.ranked[:k]
     texts = fetch_texts(conn, [r.chunk for r in shown])
-    best_first = {c: candidates.facts[c] for c in sorted(ranking.fused, key=lambda c: (-ranking.fused[c], c))}
-    marks = superseded_marks(conn, best_first, {chunk: text for chunk, (text, *_) in texts.items()})
+    old = [chunk for chunk in ranking.fused if candidates.facts[chunk].stale]
+    marks = superseded_marks(conn, {chunk: text for chunk, (text, *_) in texts.items()}, old)
     explain = Reasons(candidates, ranking)
     hits = []
     for r in shown:

@@ -86,6 +86,7 @@ create index chunks_tsv on chunks using gin (tsv);
 create index chunks_hosts on chunks using gin (hosts);
 create index chunks_type on chunks (type);
 create index chunks_date on chunks (date);
+create index chunks_stale on chunks (document_id) where stale;
 create index chunks_vector on chunks (vector_id);
 create index documents_date on documents (date);
 """

@@ -12,6 +12,7 @@ from merlin import search as search_module
 from merlin.config import RepoConfig, load_config
 from merlin.database import connect
 from merlin.errors import ConfigError, FailedError
+from merlin.history import host_history
 from merlin.ingest import ingest
 from merlin.legs import Filters, bm25_leg, limited, vector_leg
 from merlin.lexical import EMPTY_LEXICAL, refresh_lexical
@@ -104,6 +105,40 @@ def test_a_superseded_section_names_the_newer_and_its_copy_is_flagged(conn, conf
     assert (copy.stale, copy.copy_of, copy.newer) == (False, 'book.md:5 § Restore > By hand', old.newer)
     assert (new.stale, new.copy_of, new.newer) == (False, None, None)
     assert copy.as_json()['copy_of'] == copy.copy_of
+
+
+@pytest.mark.parametrize('narrow', [{'type': 'doc', 'since': '2030-01-01'}, {'exact': True}])
+def test_a_copy_is_flagged_whatever_shuts_the_superseded_section_out(database, tmp_path, narrow):
+    pages = {**PAGES, 'diary.md': PAGES['diary.md'].replace('# Tuesday', '# Tuesday (2030-02-01)')}
+    pages['box.md'] = '---\nhost: box\n---\n# box\n\nA machine.\n'
+    pages['diary.md'] += '\nSeen on box.\n'
+    config = replace(load_config({}), repos=(RepoConfig('', record(tmp_path, pages)),), database=database)
+    layout = replace(config.layout, host_types=('doc',), history_types=('doc',))
+    config = replace(config, layout=layout)
+    ingest(config, embed=WordEmbedder())
+    with connect(database) as conn:
+        found = search(conn, 'The disk died, and so did we', config=config, embed=WordEmbedder(), **narrow)
+        (copy,) = [h for h in found if h.path == 'diary.md']
+        (told,) = [h for h in host_history(conn, 'box', config=config) if h.path == 'diary.md']
+    for hit in (copy, told):
+        assert (hit.copy_of, hit.newer) == ('book.md:5 § Restore > By hand', 'book.md:11 § Restore > With the tool')
+
+
+@pytest.mark.parametrize(
+    'lead, newer',
+    [
+        ('(superseded: see § New way below)', 'p.md:7 § P > New way'),
+        ('> Superseded by [New way](#new-way).', 'p.md:7 § P > New way'),
+        ('(superseded: see § New way over TLS)', None), ('(superseded 2030-01-01)', None),
+    ],
+)  # fmt: skip
+def test_a_pointer_names_a_section_or_nothing(database, tmp_path, lead, newer):
+    page = f'# P\n\n## Old way\n\n{lead}\n\n## New way\n\nDo it.\n'
+    config = replace(load_config({}), repos=(RepoConfig('', record(tmp_path, {'p.md': page})),), database=database)
+    ingest(config, embed=WordEmbedder())
+    with connect(database) as conn:
+        found = search(conn, 'way', config=per_section(config), embed=WordEmbedder())
+    assert [h.newer for h in found if h.stale] == [newer]
 
 
 def per_section(config):
