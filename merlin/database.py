@@ -79,6 +79,7 @@ REMOTE = {  # where neither the string nor the environment says otherwise; times
     'keepalives_idle': 30,
     'keepalives_interval': 10,
     'keepalives_count': 3,
+    'tcp_user_timeout': 15_000,  # milliseconds: keepalives are silent while something sent was not acknowledged
 }
 VARIABLES = {'PGAPPNAME': 'application_name', 'PGCONNECT_TIMEOUT': 'connect_timeout'}
 EMBEDDED = {'port': 5432, 'dbname': 'postgres', 'user': 'merlin', 'client_encoding': 'utf8', 'connect_timeout': 30}

@@ -778,3 +778,14 @@ def test_the_first_answer_comes_in_a_quarter_of_the_sdks_time(tmp_path, toy):
 
     rounds = [(seconds(toy), seconds([sys.executable, str(tmp_path / 'bare.py')])) for _ in range(9)]
     assert statistics.median(ours for ours, _ in rounds) <= 0.25 * statistics.median(theirs for _, theirs in rounds)
+
+
+def test_a_client_that_never_reads_does_not_keep_the_process_past_the_end_of_input(toy):
+    lines = [hello(), *(ask(n, 'tools/list') for n in range(1, 800))]
+    process = subprocess.Popen(toy, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process.stdin.write(b''.join(json.dumps(line).encode() + b'\n' for line in lines))
+    process.stdin.close()
+    begin = time.monotonic()
+    process.wait(10)
+    process.stdout.close()
+    assert time.monotonic() - begin < 4
