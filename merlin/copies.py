@@ -94,10 +94,10 @@ def citation(path: str, line: int, headings: Sequence[str]) -> str:
     return f'{path}:{line}' + (f' § {" > ".join(headings)}' if headings else '')
 
 
-def copied(chunk: int, text: str, old: Sequence[Old]) -> Old | None:
+def copied(chunk: int, text: str, old: Sequence[tuple[Old, frozenset[str]]]) -> Old | None:  # each with its runs
     "The superseded section that a section nearly repeats."
     own = shingles(text[:LOOK])
-    near = [(overlap(own, shingles(rest(o.text))), o) for o in old if o.chunk != chunk]
+    near = [(overlap(own, runs), o) for o, runs in old if o.chunk != chunk and not own.isdisjoint(runs)]
     best = min(near, key=lambda t: (-t[0], t[1].path, t[1].ordinal), default=(0.0, None))
     return best[1] if best[0] >= NEAR_COPY else None
 
@@ -110,7 +110,8 @@ def superseded_marks(
     "Chunk -> marks, for those of the answer that have any."
     rows = conn.execute(OLD, {'look': LOOK, 'first': [*shown, *first], 'most': MOST_OLD}).fetchall()
     old = {row[0]: Old(*row[:4], tuple(row[4]), *row[5:]) for row in rows}
-    sources = {chunk: old.get(chunk) or copied(chunk, text, list(old.values())) for chunk, text in shown.items()}
+    runs = [(o, shingles(rest(o.text))) for o in old.values()]
+    sources = {chunk: old.get(chunk) or copied(chunk, text, runs) for chunk, text in shown.items()}
     sources = {chunk: source for chunk, source in sources.items() if source}
     pages = fetch_pages(conn, {s.document for s in sources.values()}) if sources else {}
     out = {}
