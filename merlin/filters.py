@@ -14,7 +14,7 @@ import psycopg
 
 from .errors import ConfigError, nearest
 from .hosts import HostIndex, HostRecord
-from .legs import Filters
+from .legs import Filters, clean_text
 
 # %% ../nbs/40a_filters.ipynb #d9bf8b58
 NAMES = """
@@ -52,7 +52,7 @@ MAX_HOST = 253  # characters; RFC 1035, section 2.3.4, as text
 
 def clean_host(host: str) -> str:
     "The name as the index may hold it. Raises ConfigError for one that is no name."
-    text = host.replace('\0', ' ').encode('utf-8', 'replace').decode().strip()
+    text = clean_text(host)
     if not text:
         raise ConfigError('the host is empty', hint='give a name, an alias or an IP')
     if len(text) > MAX_HOST:

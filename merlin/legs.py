@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['LEG_LIMIT', 'LIMIT', 'EXACT_LIMIT', 'FILTERED_LIMIT', 'EF_SEARCH', 'COUNT', 'EXACT', 'GRAPH', 'FULLTEXT', 'MAX_QUERY',
-           'FILTERED_BUDGET', 'LITERAL', 'FACTS', 'TEXTS', 'Filters', 'Found', 'limited', 'count_matching',
-           'vector_leg', 'nearest_sections', 'fulltext_leg', 'bm25_leg', 'like_pattern', 'literal_leg', 'Facts',
-           'fetch_facts', 'fetch_texts']
+           'FILTERED_BUDGET', 'LITERAL', 'FACTS', 'TEXTS', 'Filters', 'clean_text', 'Found', 'limited',
+           'count_matching', 'vector_leg', 'nearest_sections', 'fulltext_leg', 'bm25_leg', 'like_pattern',
+           'literal_leg', 'Facts', 'fetch_facts', 'fetch_texts']
 
 # %% ../nbs/40_legs.ipynb #89dc93ad
 import re
@@ -50,6 +50,11 @@ class Filters:
         }  # fmt: skip
 
 # %% ../nbs/40_legs.ipynb #73df8c6e
+def clean_text(text: str) -> str:
+    "What a person typed, as Postgres can take it: without NUL and lone surrogates, trimmed."
+    return text.replace('\0', ' ').encode('utf-8', 'replace').decode().strip()
+
+
 @dataclass(frozen=True)
 class Found:
     "One row of a leg: the chunk and what the leg thought of it (higher is better)."

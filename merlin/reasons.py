@@ -18,7 +18,7 @@ from .config import Config
 from .embed import Embedder
 from .errors import ConfigError, nearest
 from .filters import make_filters
-from .legs import Filters, Found, bm25_leg, literal_leg, vector_leg
+from .legs import Filters, Found, bm25_leg, clean_text, literal_leg, vector_leg
 from merlin.search import (
     Candidates,
     Question,
@@ -144,7 +144,7 @@ def why(
     today: date | None = None,
 ) -> Why:
     "What became of a document in this search. Raises ConfigError where it is not indexed, and as `search` does."
-    path = path.replace('\0', ' ').encode('utf-8', 'replace').decode()
+    path = clean_text(path)
     question = prepare_question(conn, query, k, exact, config)
     filters = make_filters(conn, type, host, repos, since, until)
     question = question.embedded(config, embed)

@@ -29,6 +29,7 @@ from merlin.legs import (
     Filters,
     Found,
     bm25_leg,
+    clean_text,
     fetch_facts,
     fetch_texts,
     fulltext_leg,
@@ -105,7 +106,7 @@ MAX_K = 50
 
 def clean_query(query: str) -> str:
     "The question as the legs take it. Raises ConfigError for one that can't be asked."
-    text = query.replace('\0', ' ').encode('utf-8', 'replace').decode().strip()
+    text = clean_text(query)
     if not text:
         raise ConfigError('the question is empty', hint='ask with a few words')
     if len(text) > MAX_QUERY:

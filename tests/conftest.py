@@ -142,3 +142,24 @@ def database(backend: DatabaseConfig) -> Iterator[DatabaseConfig]:
     with connect(config) as conn:
         conn.execute('set client_min_messages = warning')
         conn.execute(sql.SQL('drop schema if exists {} cascade').format(sql.Identifier(config.schema)))
+
+
+@pytest.fixture
+def conn(config):
+    "A connection to the index of the module's `config`."
+    from merlin.database import connect
+
+    with connect(config.database) as connection:
+        yield connection
+
+
+@pytest.fixture
+def person(monkeypatch, tmp_path):
+    "A git user without a configuration of their own."
+    for name in [n for n in os.environ if n.startswith('GIT_')]:
+        monkeypatch.delenv(name)
+    home = tmp_path / 'home'
+    home.mkdir()
+    (home / '.gitconfig').write_text('[user]\nname = Ann\nemail = ann@example.org\n[protocol "file"]\nallow = always\n')
+    monkeypatch.setenv('HOME', str(home))
+    monkeypatch.delenv('XDG_CONFIG_HOME', raising=False)

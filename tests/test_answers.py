@@ -61,12 +61,6 @@ def config(database, tmp_path):
     return config
 
 
-@pytest.fixture
-def conn(config):
-    with connect(config.database) as conn:
-        yield conn
-
-
 FOUND = {
     'alerts.md': (
         'etcdDatabaseQuotaLowSpace', 'etcddatabasequotalowspace', 'database quota', 'QUOTA', 'etcd_database_quota_low_space',

@@ -69,12 +69,6 @@ def config(database, tmp_path):
 
 
 @pytest.fixture
-def conn(config):
-    with connect(config.database) as conn:
-        yield conn
-
-
-@pytest.fixture
 def get(conn, config):
     return lambda path, *args, **kwargs: get_document(conn, path, *args, config=config, **kwargs)
 

@@ -253,16 +253,7 @@ def test_a_long_history_is_not_walked_for_a_few_commits():
 # ---- real repositories
 
 
-@pytest.fixture(autouse=True)
-def person(monkeypatch, tmp_path):
-    "A git user without a configuration of their own."
-    for name in [n for n in os.environ if n.startswith('GIT_')]:
-        monkeypatch.delenv(name)
-    home = tmp_path / 'home'
-    home.mkdir()
-    (home / '.gitconfig').write_text('[user]\nname = Ann\nemail = ann@example.org\n[protocol "file"]\nallow = always\n')
-    monkeypatch.setenv('HOME', str(home))
-    monkeypatch.delenv('XDG_CONFIG_HOME', raising=False)
+pytestmark = pytest.mark.usefixtures('person')
 
 
 def sh(where: Path, *args: str, at: int = 1_800_000_000) -> str:

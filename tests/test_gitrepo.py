@@ -16,16 +16,7 @@ ROOT = os.geteuid() == 0
 NOBODY = 65534
 
 
-@pytest.fixture(autouse=True)
-def person(monkeypatch, tmp_path):
-    "A git user without a configuration of their own."
-    for name in [n for n in os.environ if n.startswith('GIT_')]:
-        monkeypatch.delenv(name)
-    home = tmp_path / 'home'
-    home.mkdir()
-    (home / '.gitconfig').write_text('[user]\nname = Ann\nemail = ann@example.org\n[protocol "file"]\nallow = always\n')
-    monkeypatch.setenv('HOME', str(home))
-    monkeypatch.delenv('XDG_CONFIG_HOME', raising=False)
+pytestmark = pytest.mark.usefixtures('person')
 
 
 def sh(where: Path, *args: str, date: int = 1_900_000_000, text: bytes | None = None, ok: bool = True) -> str:

@@ -49,12 +49,6 @@ def config(database, record):
     return config
 
 
-@pytest.fixture
-def conn(config):
-    with connect(config.database) as conn:
-        yield conn
-
-
 def add(repo, pages, when):
     "Write pages and commit them."
     for path, text in pages.items():

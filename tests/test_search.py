@@ -37,12 +37,6 @@ def config(database, tmp_path):
     return config
 
 
-@pytest.fixture
-def conn(config):
-    with connect(config.database) as conn:
-        yield conn
-
-
 def ask(conn, config, query, **kwargs):
     return search(
         conn, query, config=config, embed=kwargs.pop('embed', WordEmbedder()), today=date(2030, 3, 1), **kwargs

@@ -141,7 +141,7 @@ class Double:
         return Reply(404, 'not found')
 
     def post(self, path: str, body: Any, fault: Fault) -> Reply:
-        "The reply to a POST."
+        "The reply to a POST; each kind of server has its own, so this class alone answers none."
         raise NotImplementedError
 
 
