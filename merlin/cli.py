@@ -60,7 +60,7 @@ def answered(ask: Callable[..., Any]) -> tuple[Any, Any]:
     from merlin.store import session
 
     config = load_checked()
-    with session(config.database) as conn:
+    with session(config.database, make=False) as conn:
         return ask(conn, config), current_verdict(conn, config)
 
 
@@ -181,7 +181,7 @@ def get_command(argv: Sequence[str]) -> int:
         prog='merlin get', description='Read a document as it is indexed, or a part of it.',
         epilog='example: merlin get runbooks/disk-full.md --section "Make room"',
     )  # fmt: skip
-    p.add_argument('path', help='as answers cite it, without the line')
+    p.add_argument('path', help='as answers cite it; with the line, from there on')
     p.add_argument('--repo', help='the repo, if the path is the one inside it')
     p.add_argument('--section', help='only this section: a heading, or a chain "A > B"')
     p.add_argument('--lines', help='only these lines: 40-80, 40- or 40')
@@ -252,7 +252,7 @@ def status_command(argv: Sequence[str]) -> int:
     from merlin.store import session
 
     config = load_checked()
-    with session(config.database) as conn:
+    with session(config.database, make=False) as conn:
         status = index_status(conn, config)
     print(json.dumps(status, ensure_ascii=False) if args.json else '\n'.join(status_lines(status)))
     return 0

@@ -81,7 +81,9 @@ def _number(env: Mapping[str, str], name: str, low: float, high: float, whole: b
     try:
         value = int(text) if whole else float(text)
     except ValueError:
-        raise ConfigError(f'{text[:40]!r} is not a {"whole " if whole else ""}number', name) from None
+        raise ConfigError(
+            f'{text[:40]!r} is not a {"whole " if whole else ""}number', name, f'give one from {low} to {high}'
+        ) from None
     if not low <= value <= high:  # nan is in no range
         raise ConfigError(f'{text[:40]} is out of range', name, f'{low} to {high}')
     return value
@@ -133,7 +135,7 @@ def layout_source(env: Mapping[str, str], home: Path) -> Path | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:  # there may be one: going on with the shipped layout would be a guess
-        raise ConfigError(f'cannot be read: {error.strerror}', str(path)) from None
+        raise ConfigError(f'cannot be read: {error.strerror}', str(path), 'make it readable for this user') from None
     return path
 
 # %% ../nbs/01_config.ipynb #b94ce709
@@ -164,7 +166,7 @@ def database_config(env: Mapping[str, str]) -> DatabaseConfig:
         )
     user = _value(env, 'MERLIN_PG_USER')
     if user and not re.fullmatch(r'[A-Za-z_][\w.-]{0,31}', user, re.ASCII):
-        raise ConfigError(f'{user[:40]!r} is not the name of a user', 'MERLIN_PG_USER')
+        raise ConfigError(f'{user[:40]!r} is not the name of a user', 'MERLIN_PG_USER', 'name one that id knows')
     return DatabaseConfig(
         url=_value(env, 'DATABASE_URL'),
         schema=schema,
@@ -368,7 +370,9 @@ def write_layout(
         if new != text:
             _replace_file(path, new)
     except OSError as error:
-        raise ConfigError(f'cannot be written: {error.strerror}', str(path)) from None
+        raise ConfigError(
+            f'cannot be written: {error.strerror}', str(path), 'make its folder writable for this user'
+        ) from None
     except UnicodeError:
         raise ConfigError('not UTF-8', str(path), 'save it as UTF-8') from None
     return path

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SHINGLE', 'LEAST', 'NEAR_COPY', 'LINK', 'Place', 'MOST_OLD', 'LOOK', 'OLD', 'SECTIONS', 'shingles', 'overlap',
-           'find_section', 'Old', 'Marks', 'citation', 'copied', 'superseded_marks', 'fetch_pages', 'rest',
+           'find_section', 'Old', 'Marks', 'citation', 'copied', 'superseded_marks', 'fetch_pages', 'rest', 'old_runs',
            'newer_section']
 
 # %% ../nbs/41a_copies.ipynb #576567b0
@@ -23,7 +23,6 @@ LEAST = 10  # runs that the smaller text must have
 NEAR_COPY = 0.8  # share of them that the other must have
 
 
-@lru_cache(maxsize=4_000)  # superseded texts are the same for every question
 def shingles(text: str) -> frozenset[str]:
     "The runs of SHINGLE words of a text."
     words = plain(text).split()
@@ -50,12 +49,14 @@ def find_section(target: str, places: Sequence[Place]) -> Place | None:
     return next((place for name, place in names.items() if whole and whole in name), None)
 
 # %% ../nbs/41a_copies.ipynb #66c29980
-MOST_OLD = 200  # superseded sections that are compared; those that the question found come first
+MOST_OLD = 100  # superseded sections that are compared; those that the question found come first
 LOOK = 20_000  # characters of a section that are compared
 OLD = """
-select c.id, c.document_id, d.path, c.ordinal, c.heading_path, c.first_line, left(c.body, %(look)s)
-from chunks c join documents d on d.id = c.document_id where c.stale
-order by c.id = any(%(first)s) desc, d.path, c.ordinal limit %(most)s
+with compared as materialized (  -- chosen first: thousands of texts are not cut for the sake of MOST_OLD
+    select c.id, d.path from chunks c join documents d on d.id = c.document_id where c.stale
+    order by c.id = any(%(first)s) desc, d.path collate "C", c.ordinal limit %(most)s)
+select c.id, c.document_id, o.path, c.ordinal, c.heading_path, c.first_line, left(c.body, %(look)s)
+from compared o join chunks c using (id) order by o.path collate "C", c.ordinal
 """
 SECTIONS = """
 select document_id, id, heading_path, first_line from chunks where document_id = any(%s) and not stale
@@ -97,7 +98,7 @@ def citation(path: str, line: int, headings: Sequence[str]) -> str:
 def copied(chunk: int, text: str, old: Sequence[tuple[Old, frozenset[str]]]) -> Old | None:  # each with its runs
     "The superseded section that a section nearly repeats."
     own = shingles(text[:LOOK])
-    near = [(overlap(own, runs), o) for o, runs in old if o.chunk != chunk and not own.isdisjoint(runs)]
+    near = [(overlap(own, runs), o) for o, runs in old if o.chunk != chunk]
     best = min(near, key=lambda t: (-t[0], t[1].path, t[1].ordinal), default=(0.0, None))
     return best[1] if best[0] >= NEAR_COPY else None
 
@@ -110,8 +111,10 @@ def superseded_marks(
     "Chunk -> marks, for those of the answer that have any."
     rows = conn.execute(OLD, {'look': LOOK, 'first': [*shown, *first], 'most': MOST_OLD}).fetchall()
     old = {row[0]: Old(*row[:4], tuple(row[4]), *row[5:]) for row in rows}
-    runs = [(o, shingles(rest(o.text))) for o in old.values()]
-    sources = {chunk: old.get(chunk) or copied(chunk, text, runs) for chunk, text in shown.items()}
+    runs = [(o, old_runs(o.text)) for o in old.values()]
+    said = frozenset().union(*(r for _, r in runs))  # most sections share nothing with any, and need no comparing
+    likely = {c for c, text in shown.items() if said and len(said & shingles(text[:LOOK])) >= NEAR_COPY * LEAST}
+    sources = {c: old.get(c) or (copied(c, text, runs) if c in likely else None) for c, text in shown.items()}
     sources = {chunk: source for chunk, source in sources.items() if source}
     pages = fetch_pages(conn, {s.document for s in sources.values()}) if sources else {}
     out = {}
@@ -134,8 +137,14 @@ def fetch_pages(conn: psycopg.Connection, documents: Iterable[int]) -> dict[int,
 
 def rest(text: str) -> str:
     "A superseded text without its first line, which mostly says just that; a text of one line as it is."
-    lines = [line for line in re.split(r'[\r\n]+', text) if line.strip()]
-    return '\n'.join(lines[1:] or lines)
+    _, *more = re.split(r'[\r\n]+', text.strip(), maxsplit=1)
+    return more[0] if more else text
+
+
+@lru_cache(maxsize=2_000)  # they are the same for every question
+def old_runs(text: str) -> frozenset[str]:
+    "The runs of a superseded text."
+    return shingles(rest(text))
 
 
 def newer_section(source: Old, page: Sequence[Place]) -> Place | None:

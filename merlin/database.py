@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['LOST', 'HINTS', 'MINIMUM', 'REMOTE', 'VARIABLES', 'EMBEDDED', 'PGVECTOR', 'PARALLEL_BUILD', 'SOUND_VACUUM', 'INSTALL',
            'EXTENSIONS', 'PREPARE_LOCK', 'HELP', 'is_lost', 'as_failure', 'embedded', 'no_pg_variables',
-           'connect_embedded', 'connect_url', 'connect', 'where_is', 'Features', 'version_tuple', 'database_of',
-           'extensions', 'check_pgvector', 'features', 'prepare', 'public_dsn', 'print_status', 'exec_psql',
-           'run_command', 'main']
+           'connect_embedded', 'connect_url', 'need_database', 'connect', 'where_is', 'Features', 'version_tuple',
+           'database_of', 'extensions', 'check_pgvector', 'features', 'prepare', 'public_dsn', 'print_status',
+           'exec_psql', 'run_command', 'main']
 
 # %% ../nbs/21e_database.ipynb #cb847d67
 import argparse
@@ -137,13 +137,27 @@ def connect_url(url: str, **kw: Any) -> 'psycopg.Connection[Any]':
     raise FailedError(text, 'DATABASE_URL', hint)
 
 # %% ../nbs/21e_database.ipynb #1719830f
+def need_database(config: DatabaseConfig) -> None:
+    "ConfigError where the embedded database was never made: a reader would make one only to find nothing in it."
+    try:
+        config.url or embedded(config).places.folder.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        hint = 'run merlin ingest, or correct MERLIN_HOME'
+        raise ConfigError('nothing is indexed yet', str(config.home), hint) from None
+    except OSError:
+        return  # there may be one; connecting tells what is wrong
+
+
 def connect(
     config: DatabaseConfig,
+    make: bool = True,  # the embedded database, where there is none
     **kw: Any,  # for psycopg.connect, such as row_factory
 ) -> 'psycopg.Connection[Any]':
     "A connection in autocommit mode. ConfigError: a malformed string, an old server. FailedError: unreachable, refused."
     from psycopg import errors
 
+    if not make:
+        need_database(config)
     kw.setdefault('autocommit', True)
     url = (config.url or '').strip()
     conn = connect_url(url, **kw) if config.url else connect_embedded(config, **kw)

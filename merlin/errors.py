@@ -53,7 +53,7 @@ def nearest(
     name: str,  # what was written
     known,  # the names that would have been right
 ) -> str:
-    "A hint for an unknown name: the nearest known one, else all of them (at most ten)."
+    "A hint for an unknown name: the nearest known one, else all of them (at most twenty)."
     from difflib import get_close_matches  # only a refusal needs it, and every start would pay for it
 
     names = sorted(str(k) for k in known)
@@ -63,8 +63,8 @@ def nearest(
         return f'did you mean {folded[close[0]][:80]!r}?'
     if not names:
         return 'there are none'
-    shown = ', '.join(printable(n[:80]) for n in names[:10])  # a record may name a host with a line break in it
-    return f'known: {shown}' + (', …' if len(names) > 10 else '')
+    shown = ', '.join(printable(n[:80]) for n in names[:20])  # a record may name a host with a line break in it
+    return f'known: {shown}' + (', …' if len(names) > 20 else '')
 
 # %% ../nbs/00_errors.ipynb #b40bc89f
 class IngestWarning(NamedTuple):

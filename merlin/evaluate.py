@@ -201,7 +201,7 @@ def evaluate(args: argparse.Namespace, config: Config, embed: Embedder | None = 
     config = with_weights(config, args.boost, args.recency, args.stale)
     earlier = read_run(args.against, check_k(args.k)) if args.against else None
     redactor = Redactor(config.redact.disable, config.redact.secret_hashes)
-    with session(config.database) as conn:
+    with session(config.database, make=False) as conn:
         require_index(read_meta(conn), config.database.schema)
         lost = lost_answers(conn, cases, str(args.cases))
         for text in (*config.warnings, *(unknown_types(config) if args.boost else ()), *lost):

@@ -391,13 +391,6 @@ class GitRepo:
             return unfollowed
         return resolve(self._git, 'HEAD@{upstream}')
 
-    def remote(self) -> str | None:
-        "The name of the remote that a pull would fetch from; None where there is none."
-        try:
-            return tracked(self._git).remote
-        except ConfigError:
-            return None
-
     def fetched_at(self) -> int | None:
         "When something was last fetched, by anyone (unix seconds); None where never, or where the last try failed."
         return fetched_at(self._git)
@@ -408,9 +401,3 @@ class GitRepo:
     ) -> 'PullResult':
         "Fetch, and move HEAD's branch forward; raises ConfigError, FailedError, RefusedError."
         return pull(self._git, reset)
-
-    def unindexed(self, old: str, new: str) -> tuple[int, int | None]:
-        "How many commits `new` has beyond `old`, and the committer time of the oldest of them."
-        _, out = self._git.run('log', '-z', '--format=%ct', f'{commit_id(old)}..{commit_id(new)}', '--')
-        stamps = [int(stamp) for stamp in out.split(b'\0') if stamp]
-        return len(stamps), min(stamps, default=None)

@@ -80,7 +80,7 @@ def load_hash_file(path: str | Path) -> HashFile:
     info = os.fstat(handle)
     if not stat.S_ISREG(info.st_mode):
         os.close(handle)
-        raise RefusedError('the hash file is not a regular file', where=where)
+        raise RefusedError('the hash file is not a regular file', where=where, hint='name the file itself')
     with os.fdopen(handle, 'rb') as file:
         if info.st_mode & stat.S_IRWXO:
             raise RefusedError('the hash file is open to everyone', where=where, hint=f'chmod 600 {where}')

@@ -310,7 +310,9 @@ def open_repos(config: Config) -> dict[str, GitRepo]:
         )
     for repo in config.repos:
         if not str(repo.dir).isprintable():
-            raise ConfigError('the path of the repo is not printable UTF-8', printable(repr(str(repo.dir))))
+            raise ConfigError(
+                'the path of the repo is not printable UTF-8', printable(repr(str(repo.dir))), 'rename it'
+            )
     return {r.name: GitRepo(r.dir, r.name) for r in config.repos}
 
 
@@ -395,7 +397,7 @@ def refuse(error: MerlinError) -> int:
 
 def note_refusal(error: RefusedError) -> None:
     "A broken hash setting is found before there is a configuration; meta shall hold it all the same."
-    with suppress(MerlinError, psycopg.Error), session(database_config(os.environ)) as conn:
+    with suppress(MerlinError, psycopg.Error), session(database_config(os.environ), make=False) as conn:
         record = read_meta(conn).get('record') or {}
         record_error(conn, error, [Path(k['dir']) for k in record.values()], at_work=False)
 
@@ -420,7 +422,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     "Run `merlin ingest`; the exit code."
-    args = parser().parse_args(argv)
+    p = parser()
+    args = p.parse_args(argv)
+    if args.reset and not args.pull:
+        p.error('--reset goes with --pull')
     try:
         config = load_config()
     except MerlinError as e:

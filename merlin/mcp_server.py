@@ -8,6 +8,7 @@ __all__ = ['Late', 'introduce', 'read_config', 'make_server', 'parser', 'main']
 # %% ../nbs/53_mcp_server.ipynb #8bb37b3d
 import argparse
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from .config import Config, load_config
 from .errors import MerlinError
 from .protocol import Tool, run
 from .tools import make_instructions, make_tools
-from .wire import log
+from .wire import log, where_raised
 
 if TYPE_CHECKING:
     from merlin.service import Service
@@ -76,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
         epilog='example: merlin mcp install      prints the line that introduces this server to Claude Code',
     )  # fmt: skip
     p.add_argument('--http', action='store_true', help='serve HTTP on 127.0.0.1 instead, with a token')
-    p.add_argument('--port', type=int, default=8766, help='port of --http (8766)')
+    p.add_argument('--port', type=int, help='port of --http (8766)')
     return p
 
 
@@ -87,12 +88,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         from merlin.mcp_install import main as install
 
         return install(given[1:])
-    args = parser().parse_args(given)
+    p = parser()
+    args = p.parse_args(given)
+    if args.port is not None and not args.http:
+        p.error('--port goes with --http')
+    threading.excepthook = lambda died: log(f'internal error: {where_raised(died.exc_value)}')  # no text of the record
     if args.http:
         from merlin.mcp_http import serve_http
 
         try:
-            return serve_http(*make_server(), args.port)
+            return serve_http(*make_server(), 8766 if args.port is None else args.port)
         except MerlinError as e:
             log(f'merlin mcp: {e}')
             return e.exit_code

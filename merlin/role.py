@@ -6,7 +6,7 @@
 __all__ = ['ROLE', 'CREATE_ROLE', 'HEADER', 'WHO', 'STATE', 'ROLE_LOCK', 'RIGHTS', 'READ_ONLY', 'MAY_ASSUME', 'HINT', 'quoted',
            'create_role', 'grants', 'membership', 'role_sql', 'fetch_row', 'role_sql_for', 'RoleState',
            'member_privilege', 'role_state', 'missing_statements', 'ensure_role', 'Rights', 'fetch_rights',
-           'assume_role', 'read_only']
+           'assume_role', 'refuse_pooler', 'read_only']
 
 # %% ../nbs/21da_role.ipynb #376cc807
 from dataclasses import dataclass
@@ -271,6 +271,15 @@ def assume_role(conn: 'psycopg.Connection[Any]', schema: str, role: str) -> str 
     return trouble
 
 
+def refuse_pooler(conn: 'psycopg.Connection[Any]') -> None:
+    "RefusedError where the session of the next statement may be another one than that of this."
+    (session,) = fetch_row(conn, 'select pg_backend_pid()')
+    if session != conn.info.backend_pid:  # a pooler tells its clients a number of its own
+        what = 'a pooler stands before that server, and a role taken on there may end up with another client'
+        hint = 'name the server itself; if the pool keeps a session for each client, MERLIN_ALLOW_OWNER=1 accepts it'
+        raise RefusedError(what, 'DATABASE_URL', hint)
+
+
 def read_only(
     conn: 'psycopg.Connection[Any]',  # in autocommit mode
     config: DatabaseConfig,
@@ -278,6 +287,8 @@ def read_only(
 ) -> str:
     "Make this session one that only reads; the user it reads as. Raises ConfigError (no index) and RefusedError."
     schema, where = config.schema, printable(f'schema {config.schema}')
+    if not config.allow_owner:
+        refuse_pooler(conn)
     conn.execute(READ_ONLY)
     if (trouble := assume_role(conn, schema, role)) is None:
         return role

@@ -36,7 +36,7 @@ def read_entries(text: str, where: str) -> list[tuple[str, str]]:
         entry = LINE.fullmatch(line)
         if not entry or not entry[2]:
             what = 'not `name=value` with a name of letters, digits, `.`, `_` or `-`'
-            raise ConfigError(what, f'{where}:{number}')
+            raise ConfigError(what, f'{where}:{number}', 'correct that line')
         found.append((entry[1], entry[2].replace('\\n', '\n') if '-----BEGIN' in entry[2] else entry[2]))
     if not found:
         raise ConfigError('no `name=value` line', where, 'write one line for each secret')
@@ -99,9 +99,9 @@ def read_source(name: str) -> str:
     try:
         return sys.stdin.read() if name == '-' else Path(name).read_text(encoding='utf-8')
     except OSError as e:
-        raise ConfigError(f'cannot be read: {e.strerror}', name) from None
+        raise ConfigError(f'cannot be read: {e.strerror}', name, 'name a file, or - for standard input') from None
     except UnicodeError:
-        raise ConfigError('is not UTF-8', name if name != '-' else 'standard input') from None
+        raise ConfigError('is not UTF-8', name if name != '-' else 'standard input', 'save it as UTF-8') from None
 
 
 def make(source: str, out: Path, force: bool) -> int:

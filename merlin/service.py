@@ -134,7 +134,7 @@ class Service:
         "The connection of this process, which can only read."
         if self.conn is None or self.conn.closed:
             config = self.configuration()
-            conn = connect(config.database)
+            conn = connect(config.database, make=False)
             try:
                 read_only(conn, config.database)
             except BaseException:  # a connection that may write, or that nobody has judged, is never kept

@@ -71,7 +71,7 @@ def repo_line(name: str, repo: Mapping[str, Any]) -> str:
     known = {what: (repo[what] or 'none')[:12] for what in ('indexed', 'head', 'upstream')}
     parts = [f'indexed {known["indexed"]}', f'HEAD {known["head"]}']
     parts += [f'upstream {known["upstream"]}'] if repo['upstream'] else []
-    parts += [f'{repo["lag_commits"]} commits behind'] if repo['lag_commits'] else []
+    parts += [f'{repo["lag_commits"]} commit{"s"[: repo["lag_commits"] != 1]} behind'] if repo['lag_commits'] else []
     parts += [f'fetched {local_time(repo["fetched_at"])}'] if repo['fetched_at'] else []
     return f'repo {name or "(unnamed)"}: {repo["dir"]}: {", ".join(parts)}' + (
         f'; {repo["error"]}' if repo['error'] else ''

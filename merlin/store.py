@@ -108,9 +108,9 @@ ALL_TABLES = (*TEXT_TABLES, 'vectors', 'meta')
 
 # %% ../nbs/23_store.ipynb #d6dbba44
 @contextmanager
-def session(config: DatabaseConfig, doing: str = '') -> Iterator[psycopg.Connection]:
+def session(config: DatabaseConfig, doing: str = '', make: bool = True) -> Iterator[psycopg.Connection]:
     "A connection for the block. Raises ConfigError and FailedError, never psycopg's own."
-    conn = connect(config)
+    conn = connect(config, make)
     try:
         with conn:
             yield conn

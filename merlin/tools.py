@@ -65,7 +65,7 @@ SEARCH_TAKES = {
 }
 HISTORY_TAKES = {**HOST, 'topic': text('What it is about', 2000), 'k': number('Sections', 1, 50, 20), **DAYS}
 GET_TAKES = {
-    'path': text('As cited, without the line', 4096),
+    'path': text('As cited; with the line, from there', 4096),
     'repo': text('Repo, if path is the one inside it'),
     'section': text('A heading, or a chain A > B', 500),
     'lines': text('40-80, 40- or 40', 30),

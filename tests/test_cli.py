@@ -168,3 +168,21 @@ def test_a_question_that_full_text_cannot_afford_is_answered_by_the_rest(databas
     with connect(database) as conn:
         for query in ('x -y ' * 330, '(' * 2000, '"x y" or ' * 200):
             assert len(search(conn, query.strip(), config=config, embed=WordEmbedder())) > 0
+
+
+@pytest.mark.parametrize('args', [['status'], ['search', 'x'], ['get', 'a.md'], ['eval', 'cases.yaml']])
+def test_a_mistyped_home_makes_no_database(run, tmp_path, args):
+    (tmp_path / 'cases.yaml').write_text('cases: [{q: x, expect: [{path: a.md}]}]')
+    args = [str(tmp_path / a) if a.endswith('.yaml') else a for a in args]
+    done = run(*args, MERLIN_HOME=str(tmp_path / 'hoem'), DATABASE_URL='')
+    assert done.returncode == 2 and 'nothing is indexed yet; run merlin ingest, or correct MERLIN_HOME' in done.stderr
+    assert not (tmp_path / 'hoem').exists()
+
+
+@pytest.mark.parametrize(
+    'args, said',
+    [(['mcp', '--port', '9'], '--port goes with --http'), (['ingest', '--reset'], '--reset goes with --pull')],
+)
+def test_an_option_without_the_one_it_belongs_to_is_refused(run, args, said):
+    done = run(*args)
+    assert done.returncode == 2 and said in done.stderr

@@ -16,7 +16,7 @@ from merlin.blocks import split_lines
 from merlin.chunk import estimate_tokens
 from merlin.config import RepoConfig, load_config
 from merlin.database import connect
-from merlin.documents import MAX_PATH, Span, cut_page, get_document, list_documents, parse_lines
+from merlin.documents import MAX_PATH, Span, cut_page, get_document, list_documents, parse_lines, uncite
 from merlin.errors import ConfigError
 from merlin.hashes import secret_hash
 from merlin.ingest import ingest
@@ -360,3 +360,15 @@ def test_thirty_thousand_documents_are_listed_and_missed_quickly(conn, get, list
 def test_a_path_longer_than_any_is_no_key(get):
     with pytest.raises(ConfigError, match='no document'):
         get('x' * (MAX_PATH + 1))
+
+
+@pytest.mark.parametrize(
+    'path, expected',
+    [
+        ('a/b.md', ('a/b.md', None, None)), ('a/b.md:14', ('a/b.md', None, '14-')), ('a/b.md:14 § A > B', ('a/b.md', 'A > B', None)),
+        (' a/b.md:14§A ', ('a/b.md', 'A', None)), ('a/b.md:', ('a/b.md:', None, None)), ('a.md:1/b.md', ('a.md:1/b.md', None, None)),
+        ('a.md:1/b.md:2', ('a.md:1/b.md', None, '2-')), ('', ('', None, None)),
+    ],
+)  # fmt: skip
+def test_a_citation_is_a_path_with_a_place(path, expected):
+    assert uncite(path) == expected

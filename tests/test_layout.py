@@ -219,3 +219,20 @@ def test_the_architecture_page_lists_the_modules_in_the_order_of_the_layers():
     text = (ROOT / 'ARCHITECTURE.md').read_text(encoding='utf-8')
     table = text[text.index('| module |') :].split('\n\n')[0]
     assert re.findall(r'^\| `([\w.]+)` \|', table, re.M) == LAYERS
+
+
+REFUSALS = ('ConfigError', 'RefusedError')
+
+
+@pytest.mark.parametrize('module', sorted((ROOT / 'merlin').glob('*.py')), ids=lambda p: p.stem)
+def test_every_refusal_names_the_next_step(module):
+    calls = [n for n in ast.walk(ast.parse(module.read_text(encoding='utf-8'))) if isinstance(n, ast.Call)]
+    refusals = [c for c in calls if isinstance(c.func, ast.Name) and c.func.id in REFUSALS]
+    bare = [
+        c.lineno
+        for c in refusals
+        if len(c.args) < 3
+        and not any(k.arg == 'hint' for k in c.keywords)
+        and not any(isinstance(a, ast.Starred) for a in c.args)
+    ]
+    assert bare == []

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -406,3 +407,23 @@ def test_the_role_is_let_into_a_schema_of_extensions_that_is_not_open_to_all(bac
     finally:
         with connect(backend) as boss:
             boss.execute(f'drop database {place} with (force)')
+
+
+def test_behind_a_pooler_nothing_is_set_that_another_client_would_get(database, role):
+    class Pooled(psycopg.Connection):  # what PgBouncer does: it tells a number of its own
+        @property
+        def info(self):
+            real = super().info
+            return SimpleNamespace(backend_pid=real.backend_pid + 1, server_version=real.server_version)
+
+    make_index(database)
+    ensured(database, role)
+    with (
+        connect(database) as conn,
+        Pooled.connect(conn.info.dsn, password=conn.info.password, autocommit=True) as pooled,
+    ):
+        pooled.execute(f'set search_path to {quoted(database.schema)}, public')
+        with pytest.raises(RefusedError, match='a pooler stands before that server'):
+            read_only(pooled, database, role)
+        assert pooled.execute('show default_transaction_read_only').fetchone() == ('off',)
+        assert read_only(pooled, replace(database, allow_owner=True), role) == role
