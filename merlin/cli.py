@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .errors import MerlinError, nearest, printable
+from .errors import MerlinError, MissingError, nearest, printable
 
 # %% ../nbs/70_cli.ipynb #0c9c1874
 PASSAGE_LINES = 12  # lines of a passage on a terminal; --full shows all
@@ -61,7 +61,12 @@ def answered(ask: Callable[..., Any]) -> tuple[Any, Any]:
 
     config = load_checked()
     with session(config.database, make=False) as conn:
-        return ask(conn, config), current_verdict(conn, config)
+        try:
+            return ask(conn, config), current_verdict(conn, config)
+        except MissingError:
+            if (said := current_verdict(conn, config)).state != 'fresh':
+                print(printable(said.line), file=sys.stderr)
+            raise
 
 
 def print_json(said, degraded: str | None = None, **facts: Any) -> None:

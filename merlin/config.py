@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['VARIABLES', 'YES_NO', 'PROVIDERS', 'HEADER', 'unknown_variables', 'merlin_home', 'layout_source', 'DatabaseConfig',
-           'database_config', 'EmbedConfig', 'shown_url', 'embed_config', 'Config', 'load_config', 'write_layout']
+           'database_config', 'EmbedConfig', 'shown_url', 'embed_config', 'Config', 'layout_stamp', 'load_config',
+           'write_layout']
 
 # %% ../nbs/01_config.ipynb #5a4945dc
 import json
@@ -287,6 +288,19 @@ def _record(env: Mapping[str, str], file: LayoutFile) -> tuple[tuple[RepoConfig,
     return file.repos, ('environment: REPO_DIR is not used, because the layout file names its own [[repos]]',)
 
 # %% ../nbs/01_config.ipynb #249254f4
+def layout_stamp(
+    env: Mapping[str, str] | None = None,  # None = os.environ
+) -> tuple[object, ...]:
+    "What changes when the layout file does, or another one takes its place; raises ConfigError."
+    env = os.environ if env is None else env
+    source = layout_source(env, merlin_home(env))
+    try:
+        facts = source.stat() if source else None
+    except OSError as error:
+        raise ConfigError(f'cannot be read: {error.strerror}', str(source), 'make it readable for this user') from None
+    return source, facts and (facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size, facts.st_ino)
+
+
 def load_config(
     env: Mapping[str, str] | None = None,  # None = os.environ
 ) -> Config:

@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 
-from .errors import ConfigError, nearest
+from .errors import ConfigError, MissingError, nearest
 from .hosts import HostIndex, HostRecord
 from .legs import Filters, clean_text
 
@@ -66,7 +66,7 @@ def check_names(what: str, names: Sequence[str], known: Sequence[str]) -> None:
         if name not in known and what == 'repo' and list(known) == ['']:
             raise ConfigError('the record is one repo without a name', hint='leave the repo out')
         if name not in known:
-            raise ConfigError(f'no {what} {name[:80]!r} in the index', hint=nearest(name, known))
+            raise MissingError(f'no {what} {name[:80]!r} in the index', hint=nearest(name, known))
 
 
 TAGGED = 'select distinct unnest(hosts) from chunks'
@@ -81,7 +81,7 @@ def find_host(conn: psycopg.Connection, name: str, records: Sequence[Mapping[str
     tagged = [host for (host,) in conn.execute(TAGGED)]  # a page may name a host that has no record
     found = tuple(sorted(host for host in tagged if host.casefold() == name.casefold()))
     if not found:
-        raise ConfigError(f'no host {name!r} in the index', hint=nearest(name, {*index.names, *tagged}))
+        raise MissingError(f'no host {name!r} in the index', hint=nearest(name, {*index.names, *tagged}))
     return found
 
 

@@ -123,7 +123,9 @@ def http_way(scope: str, rest: Sequence[str], env: Mapping[str, str]) -> Plan:
     bearer = f'Authorization: Bearer {read_token(path)}'
     argv = ('claude', 'mcp', 'add', '--transport', 'http', 'merlin', url, '--scope', scope, '--header', bearer)
     shown = connect_line(url, path, '--scope', scope)
-    return Plan(argv, shown, (f'keep it running beside: {shlex.join(server_command())} --http',))
+    given = [f'{name}={value}' for name, value in own_settings(env).items()]
+    command = [*(['env', *given] if given else []), *server_command(), '--http', *(['--port', rest[0]] if rest else [])]
+    return Plan(argv, shown, (f'keep it running beside: {shlex.join(command)}',))
 
 # %% ../nbs/55_install.ipynb #ed6d0680
 def run_plan(plan: Plan) -> int:

@@ -17,7 +17,7 @@ from .config import Config, load_config
 from .errors import MerlinError
 from .protocol import Tool, run
 from .tools import make_instructions, make_tools
-from .wire import log, where_raised
+from .wire import LAST, log, where_raised
 
 if TYPE_CHECKING:
     from merlin.service import Service
@@ -32,8 +32,10 @@ class Late:
     def service(self) -> 'Service':
         "The service of this process; only the thread of the calls asks."
         if self.made is None:
+            from merlin.git import end_all
             from merlin.service import Service
 
+            LAST.append(end_all)
             self.made = Service(load_config)
         return self.made
 
@@ -60,7 +62,7 @@ def read_config() -> Config | None:
     try:
         return load_config()
     except MerlinError as e:
-        log(f'merlin mcp: {e}')
+        log(f'mcp: {e}')
         return None
 
 
@@ -99,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return serve_http(*make_server(), 8766 if args.port is None else args.port)
         except MerlinError as e:
-            log(f'merlin mcp: {e}')
+            log(f'mcp: {e}')
             return e.exit_code
     tools, instructions, late = make_server()
     run(tools, instructions, 'merlin', __version__, late.warm)

@@ -205,14 +205,16 @@ select current_user::text,
        array(
            select 'is a superuser' from pg_roles where rolname = current_user and rolsuper
            union all
+           select 'can make roles' from pg_roles where rolname = current_user and rolcreaterole
+           union all
            select 'has the role ' || rolname from pg_roles where rolname in
-               ('pg_write_all_data', 'pg_write_server_files', 'pg_execute_server_program') and pg_has_role(oid, 'usage')
+               ('pg_write_all_data', 'pg_write_server_files', 'pg_execute_server_program') and pg_has_role(oid, 'member')
            union all
            select 'can make tables in schema ' || nspname from place where has_schema_privilege(oid, 'create')
            union all
            select 'can write ' || relname from ours where case
                when relkind = 'S' then has_sequence_privilege(oid, 'usage, update')
-               when relkind in ('r', 'p', 'v', 'm', 'f') then pg_has_role(relowner, 'usage')
+               when relkind in ('r', 'p', 'v', 'm', 'f') then pg_has_role(relowner, 'member')
                    or has_any_column_privilege(oid, 'insert, update')
                    or has_table_privilege(oid, 'delete, truncate, trigger')
                end),

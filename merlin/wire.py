@@ -4,18 +4,19 @@
 
 # %% auto #0
 __all__ = ['PARSE_ERROR', 'INVALID_REQUEST', 'METHOD_NOT_FOUND', 'INVALID_PARAMS', 'INTERNAL_ERROR', 'CLOSED',
-           'UNSUPPORTED_VERSION', 'LINE_LIMIT', 'DEADLINE', 'RpcError', 'refuse_constant', 'parse', 'encode', 'lines',
-           'Output', 'claim', 'log', 'where_raised', 'leave', 'leave_on_signals', 'leave_soon']
+           'UNSUPPORTED_VERSION', 'LINE_LIMIT', 'SHOWN', 'DEADLINE', 'LAST', 'RpcError', 'refuse_constant', 'parse',
+           'encode', 'lines', 'Output', 'claim', 'log', 'where_raised', 'leave', 'leave_on_signals', 'leave_soon']
 
 # %% ../nbs/50b_wire.ipynb #f04b69af
 import fcntl
 import json
 import os
+import select
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NoReturn
 
 # %% ../nbs/50b_wire.ipynb #1b398a97
@@ -105,10 +106,16 @@ def claim() -> tuple[BinaryIO, BinaryIO]:
     return streams[0], streams[1]
 
 # %% ../nbs/50b_wire.ipynb #c16461be
+SHOWN = 2_000  # characters of a line of the log; a pipe that takes any takes that many at once
+
+
 def log(text: str) -> None:
-    "One line to stderr, where there is one."
+    "One line to stderr, where somebody reads it."
+    if sys.stderr is None:  # closed; print would take stdout instead
+        return
     try:
-        print(f'merlin: {text}', file=sys.stderr, flush=True)
+        if select.select((), (2,), (), 0)[1]:  # a full pipe would hold up the work
+            print(f'merlin: {text[:SHOWN]}', file=sys.stderr, flush=True)
     except (OSError, ValueError):
         return  # nobody listens: that must not stop the work
 
@@ -125,19 +132,20 @@ def where_raised(error: BaseException) -> str:
 DEADLINE = 1.5  # seconds from the end of input until the process is gone, whatever hangs
 
 
+LAST: list[Callable[[], None]] = []  # called before the process ends: what must not outlive it
+
+
 def leave(code: int) -> NoReturn:
     "End the process now, whatever its threads do."
-    try:
-        sys.stderr.flush()
-    except (OSError, ValueError, AttributeError):
-        pass  # nobody listens
-    os._exit(code)
+    for end in LAST:
+        end()
+    os._exit(code)  # stderr is not flushed: each line was, and a full pipe would hold us
 
 
 def leave_on_signals() -> None:
     "SIGTERM ends the process with status 0, ctrl-C with 130; neither says anything."
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    signal.signal(signal.SIGTERM, lambda *_: leave(0))
+    signal.signal(signal.SIGINT, lambda *_: leave(130))
 
 
 def leave_soon() -> None:
@@ -145,6 +153,6 @@ def leave_soon() -> None:
 
     def wait() -> None:
         time.sleep(DEADLINE)
-        os._exit(0)
+        leave(0)
 
     threading.Thread(target=wait, daemon=True, name='merlin-deadline').start()

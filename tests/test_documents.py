@@ -161,7 +161,7 @@ def test_what_a_hit_calls_its_heading_is_a_section_that_is_found(get, conn):
 
 WRONG_PLACES = [
     ({'section': 'Verifi'}, "upgrade.md: no section 'Verifi'; did you mean 'Verify'"), ({'section': ' '}, 'the section is empty'),
-    ({'section': 'x' * 9000}, 'known: Alpha, Beta, Upgrade, Verify'), ({'section': 'a\n\ud800\0'}, 'no section'),
+    ({'section': 'x' * 9000}, "known: 'Alpha', 'Beta', 'Upgrade', 'Verify'"), ({'section': 'a\n\ud800\0'}, 'no section'),
     ({'lines': '99'}, 'the document has 15'), ({'lines': 'all'}, 'write them as 40-80'), ({'lines': '9-3'}, 'smaller number first'),
     ({'lines': '1:99'}, 'line 1 has no character 99; it has 9'), ({'lines': '1', 'section': 'Alpha'}, 'lines stands alone'),
     ({'lines': '1', 'offset': 2}, 'lines stands alone'), ({'offset': -1}, 'use 0 to 14'), ({'offset': 15}, 'use 0 to 14'),

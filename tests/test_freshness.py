@@ -83,7 +83,7 @@ SAID = {  # cause -> what the line must say, and the options of the command that
     'HEAD moved, dated tomorrow': ('2 commits not indexed since', ''),
     'upstream moved 5 min ago': ('1 commit not indexed since', '--pull'),
     'upstream moved 2 h ago': ('1 commit not indexed since', '--pull'),
-    'unreadable': ('cannot be read (no such folder)', ''),
+    'unreadable': ('cannot be read (no such folder)', None),
     'indexed commit gone': ('the indexed commit is gone', ''),
     'HEAD went back': (f'HEAD {B} does not contain the indexed commit {A}', ''),
     'HEAD went elsewhere': (f'HEAD {B} does not contain the indexed commit {A}', ''),

@@ -17,6 +17,7 @@ from merlin.database import connect
 from merlin.errors import ConfigError, FailedError, RefusedError
 from merlin.ingest import ingest
 from merlin.search import search
+from merlin.secrets import hash_file
 from merlin.store import build_hnsw, lock_key, read_meta
 from merlin.testing import START, WordEmbedder, commit_all, fixture_record, run_git
 from merlin.vectors import TextRefused
@@ -165,6 +166,19 @@ def test_a_secret_added_to_the_hash_file_cleans_old_text_and_embeds_only_what_ch
     assert len(sections(embed)) == 1
     everything = str(query(config, ROWS)) + str(query(config, 'select * from meta'))
     assert secret not in everything and '[REDACTED:ipmi]' in everything
+
+
+def test_hashes_that_are_not_named_any_more_refuse_until_told(config, tmp_path):
+    file = tmp_path / 'hashes'
+    file.write_text(hash_file([('door', 'Herbst' + '-' + '2031')], '00112233445566778899aabbccddeeff'))
+    file.chmod(0o600)
+    guarded = replace(config, redact=replace(config.redact, secret_hashes=str(file)))
+    ingest(guarded, embed=WordEmbedder())
+    with pytest.raises(RefusedError, match='none is named now.*--without-hashes'):
+        ingest(config, embed=WordEmbedder())
+    ingest(guarded, embed=WordEmbedder())
+    ingest(config, embed=WordEmbedder(), without_hashes=True)
+    ingest(config, embed=WordEmbedder())
 
 
 def test_a_broken_hash_file_refuses_and_is_recorded(config, tmp_path):

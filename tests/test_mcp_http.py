@@ -142,10 +142,25 @@ def server(tmp_path_factory) -> Iterator[Server]:
     ended(running.process)
 
 
+@pytest.mark.parametrize('origins', [b'Origin: http://127.0.0.1:%d\r\nOrigin: http://evil.example\r\n', b'Origin:\r\n'])
+def test_an_origin_that_is_not_one_is_refused(server, origins):
+    token = (server.home / 'mcp-token').read_bytes().strip()
+    body = json.dumps(LIST).encode()
+    head = b'POST /mcp HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n' % (
+        server.port,
+        token,
+        len(body),
+    )
+    more = b'Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\nConnection: close\r\n'
+    with socket.create_connection(('127.0.0.1', server.port), 5) as sock:
+        sock.sendall(head + more + (origins % server.port if b'%d' in origins else origins) + b'\r\n' + body)
+        assert sock.recv(1000).startswith(b'HTTP/1.1 403')
+
+
 def test_the_ready_line_can_be_pasted_and_does_not_hold_the_token(server):
     file = server.home / 'mcp-token'
     assert server.line.strip() == (
-        f'claude mcp add --transport http merlin {server.url} --header "Authorization: Bearer $(cat {file})"'
+        f'claude mcp add --transport http merlin {server.url} --scope user --header "Authorization: Bearer $(cat {file})"'
     )
     assert server.token not in server.line
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

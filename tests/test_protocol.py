@@ -4,6 +4,7 @@ import io
 import json
 import os
 import queue
+import shlex
 import signal
 import statistics
 import subprocess
@@ -789,3 +790,27 @@ def test_a_client_that_never_reads_does_not_keep_the_process_past_the_end_of_inp
     process.wait(10)
     process.stdout.close()
     assert time.monotonic() - begin < 4
+
+
+def test_a_burst_of_lines_is_answered_by_and_by_where_the_client_reads(client):
+    count = 25_000
+    writing = threading.Thread(target=client.send, args=[ask(n, 'ping') for n in range(count)], daemon=True)
+    writing.start()
+    assert [client.hear()['id'] for _ in range(count)] == list(range(count))
+    writing.join(10)
+
+
+def test_a_log_that_nobody_reads_does_not_hold_up_the_work():
+    program = 'from merlin.wire import log\nfor n in range(2000): log("x" * 500)\nprint("done", flush=True)'
+    process = subprocess.Popen([sys.executable, '-c', program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout.readline() == b'done\n'
+    process.communicate(timeout=10)
+
+
+def test_nothing_but_answers_reaches_stdout_where_stderr_is_closed(tmp_path):
+    env = {**os.environ, 'MERLIN_HOME': str(tmp_path), 'MERLIN_BOGUS': '1', 'MERLIN_GRACE': 'x'}
+    command = f'exec {shlex.quote(sys.executable)} -P -m merlin.mcp_server 2>&-'
+    done = subprocess.run(
+        ['sh', '-c', command], input=json.dumps(hello()).encode(), capture_output=True, env=env, timeout=20
+    )
+    assert [json.loads(line)['id'] for line in done.stdout.splitlines()] == [0]

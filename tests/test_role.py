@@ -366,6 +366,7 @@ def test_a_schema_and_a_role_may_be_called_anything(database, role, name):
         'grant pg_write_all_data to {role}',
         'alter table {schema}.meta owner to {role}',
         'alter role {role} superuser',
+        'alter role {role} createrole',
     ],
 )
 def test_a_role_that_could_write_after_all_is_refused(database, role, mistake):
