@@ -23,7 +23,7 @@ from .embed import Embedder
 from .errors import ConfigError, FailedError
 from .figures import FIGURES, Rank, bootstrap, measure, percentile, sign_test, worth
 from .legs import Filters
-from .rank import WEAK
+from .rank import NEAR_TIE, WEAK
 from .redact import Redactor
 from merlin.search import (
     ONE_SNAPSHOT,
@@ -90,7 +90,7 @@ def fetch_case(
         conn.execute(ONE_SNAPSHOT)
         limit, text_config = max(50, 8 * k), config.search.text_config
         found = fetch_candidates(conn, case.q, vector, Filters(), meta, limit, False, text_config)
-        ranking = rank_candidates(found, config, datetime.now().date())
+        ranking = rank_candidates(found, config, datetime.now().date(), k=k)
         make_hits(conn, found, ranking, k)
         done = perf_counter()
         quoting = quoting_documents(conn, safe, {f.document for f in found.facts.values()})
@@ -158,9 +158,14 @@ def judge_case(fetched: Fetched, ranking: Ranking) -> Outcome:
     )  # fmt: skip
 
 
-def judge(fetched: Sequence[Fetched], config: Config, today: date) -> Run:
+def judge(
+    fetched: Sequence[Fetched],
+    config: Config,
+    today: date,
+    near_tie: float = NEAR_TIE,  # no key of the layout, but a sweep tries others
+) -> Run:
     "Every case under the weights of this configuration."
-    outcomes = tuple(judge_case(f, rank_candidates(f.candidates, config, today)) for f in fetched)
+    outcomes = tuple(judge_case(f, rank_candidates(f.candidates, config, today, near_tie, f.k)) for f in fetched)
     return Run(outcomes, any(f.candidates.model in WEAK for f in fetched))
 
 # %% ../nbs/59b_judging.ipynb #86b253c1

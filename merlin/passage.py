@@ -16,7 +16,7 @@ from itertools import accumulate
 from unicodedata import bidirectional, category, combining
 
 from .blocks import LINE_END
-from .chunk import CJK, quarters
+from .chunk import quarters
 from .redact import MARK
 
 # %% ../nbs/47_passage.ipynb #cdc65b33

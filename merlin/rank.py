@@ -4,13 +4,15 @@
 
 # %% auto #0
 __all__ = ['SHARE', 'WEAK', 'NEAR_TIE', 'ALSO', 'fuse', 'evidence', 'margins', 'add_margins', 'is_weak', 'Factors',
-           'recency_factor', 'inherited_stale', 'factors', 'Ranked', 'shown_section', 'group', 'other_sections']
+           'recency_factor', 'inherited_stale', 'factors', 'Ranked', 'shown_section', 'in_path_order', 'group',
+           'other_sections']
 
 # %% ../nbs/41_rank.ipynb #54af515c
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from operator import attrgetter
 
 from .config import Recency, Stale
 from .legs import Facts, Found
@@ -106,15 +108,17 @@ def factors(
     candidates: Sequence[Facts], boost: Mapping[str, float], recency: Recency, stale: Stale, today: date
 ) -> dict[int, Factors]:
     "Chunk id -> its factors."
-    inherited = inherited_stale(candidates, stale.inherit)
-    return {
-        c.chunk: Factors(
-            boost.get(c.type, 1.0),
-            recency_factor(c.date, today, recency),
-            stale.factor if c.stale or c.chunk in inherited else 1.0,
-        )
-        for c in candidates
-    }
+    inherited = inherited_stale(candidates, stale.inherit) if stale.inherit else ()
+    known: dict[tuple, Factors] = {}  # sections of one type, day and mark share theirs
+    out = {}
+    for c in candidates:
+        key = c.type, c.date, c.stale or c.chunk in inherited
+        if key not in known:
+            known[key] = Factors(
+                boost.get(c.type, 1.0), recency_factor(c.date, today, recency), stale.factor if key[2] else 1.0
+            )
+        out[c.chunk] = known[key]
+    return out
 
 # %% ../nbs/41_rank.ipynb #007c451e
 NEAR_TIE = 0.10  # a section scoring at least (1 - NEAR_TIE) of the document's best may be shown instead
@@ -131,11 +135,18 @@ class Ranked:
     more: int = 0  # how many other chunks of the document were candidates
 
 
-def shown_section(sections: Sequence[tuple[Facts, float]]) -> Facts:
+def shown_section(sections: Sequence[tuple[Facts, float]], near_tie: float = NEAR_TIE) -> Facts:
     "Among near ties of the best section: unmarked before stale, newer before older, then the better score."
+    if len(sections) == 1:
+        return sections[0][0]
     best = sections[0][1]
-    ties = [(f, s) for f, s in sections if s >= best * (1 - NEAR_TIE)]
+    ties = [(f, s) for f, s in sections if s >= best * (1 - near_tie)]
     return min(ties, key=lambda t: (t[0].stale, -(t[0].date or date.min).toordinal(), -t[1], t[0].ordinal))[0]
+
+
+def in_path_order(candidates: Iterable[Facts]) -> list[Facts]:
+    "By path, then by place on the page: how equal scores are told apart."
+    return sorted(candidates, key=attrgetter('path', 'ordinal'))
 
 
 def group(
@@ -143,23 +154,32 @@ def group(
     scores: Mapping[int, float],  # chunk id -> final score
     per_document: bool = True,
     also: int = ALSO,
+    near_tie: float = NEAR_TIE,  # a sweep tries others
+    limit: int | None = None,  # results that are wanted; None: all
 ) -> list[Ranked]:
     "Results, best first: one per document, or one per section."
-    ordered = sorted(candidates, key=lambda c: (-scores[c.chunk], c.path, c.ordinal))
+    ordered = sorted(in_path_order(candidates), key=lambda c: -scores[c.chunk])  # sorting keeps the order of ties
     if not per_document:
-        return [Ranked(c.chunk, scores[c.chunk]) for c in ordered]
+        return [Ranked(c.chunk, scores[c.chunk]) for c in ordered[:limit]]
+    most = len(ordered) if limit is None else limit
     documents: dict[int, list[tuple[Facts, float]]] = {}
     for c in ordered:
-        documents.setdefault(c.document, []).append((c, scores[c.chunk]))
+        if c.document in documents:
+            documents[c.document].append((c, scores[c.chunk]))
+        elif len(documents) < most:
+            documents[c.document] = [(c, scores[c.chunk])]
     out = []
     for sections in documents.values():
-        shown = shown_section(sections)
+        shown = shown_section(sections, near_tie)
         out.append(Ranked(shown.chunk, sections[0][1], other_sections(sections, shown, also), len(sections) - 1))
     return out
 
 
 def other_sections(sections: Sequence[tuple[Facts, float]], shown: Facts, limit: int) -> tuple[int, ...]:
     "The best of the document's other sections; parts of one that was split have one heading, and count once."
-    named = {f.heading_path: f.chunk for f, _ in reversed(sections) if f.heading_path not in ((), shown.heading_path)}
-    best = [f.chunk for f, _ in sections if named.get(f.heading_path) == f.chunk]
-    return tuple(best[:limit])
+    named, best = {(), shown.heading_path}, []
+    for facts, _ in sections if len(sections) > 1 else ():
+        if len(best) < limit and facts.heading_path not in named:
+            named.add(facts.heading_path)
+            best.append(facts.chunk)
+    return tuple(best)

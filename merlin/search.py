@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['MAX_K', 'IDENTITY', 'ONE_SNAPSHOT', 'Hit', 'Results', 'clean_query', 'leg_limit', 'check_k', 'Candidates',
-           'query_embedder', 'query_vector', 'ask_legs', 'fetch_candidates', 'Ranking', 'rank_candidates', 'Question',
-           'prepare_question', 'in_snapshot', 'search', 'note_on', 'make_hits', 'Reasons', 'ALSO', 'NEAR_TIE']
+           'query_embedder', 'query_vector', 'ask_legs', 'fetch_candidates', 'Ranking', 'Fused', 'fuse_candidates',
+           'rank_candidates', 'Question', 'prepare_question', 'in_snapshot', 'search', 'note_on', 'make_hits',
+           'Reasons', 'ALSO', 'NEAR_TIE']
 
 # %% ../nbs/42_search.ipynb #75ff4196
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from datetime import date, datetime
@@ -18,7 +19,7 @@ from typing import Any
 
 import psycopg
 
-from .config import Config, EmbedConfig, load_config
+from .config import Config, EmbedConfig, SearchConfig, load_config
 from .copies import Marks, superseded_marks
 from .embed import Embedder, embedder
 from .errors import ConfigError, FailedError
@@ -46,6 +47,7 @@ from merlin.rank import (
     factors,
     fuse,
     group,
+    in_path_order,
     is_weak,
     margins,
 )
@@ -136,6 +138,13 @@ class Candidates:
     gap: float  # the answer gap of the model, in cosine
     model: str  # its identity
     degraded: str | None = None  # why a leg is missing
+    kept: dict[str, tuple] = field(default_factory=dict, init=False, repr=False, compare=False)  # see `once`
+
+    def once(self, name: str, key: Hashable, make: Callable[[], Any]) -> Any:
+        "What `make` gives for this key; the last of each name is kept, since a sweep asks for the same many times."
+        if name not in self.kept or self.kept[name][0] != key:
+            self.kept[name] = key, make()
+        return self.kept[name][1]
 
 
 @lru_cache(maxsize=2)
@@ -198,26 +207,49 @@ def fetch_candidates(
 class Ranking:
     "Candidates in order, and every number on the way."
 
-    ranked: tuple[Ranked, ...]
+    ranked: tuple[Ranked, ...]  # as many as were wanted
     fused: Mapping[int, float]  # chunk -> score before the factors
     evidence: Mapping[int, float]  # chunk -> points of BM25
     margins: Mapping[int, float]  # chunk -> 0 to 1
     factors: Mapping[int, Factors]
 
 
-def rank_candidates(candidates: Candidates, config: Config, today: date) -> Ranking:
-    "Fuse, rerank and group."
-    how = config.search
+@dataclass(frozen=True)
+class Fused:
+    "What the legs say together."
+
+    facts: tuple[Facts, ...]  # in the order of their paths
+    scores: Mapping[int, float]  # chunk -> score before the factors
+    evidence: Mapping[int, float]  # chunk -> points of BM25
+    margins: Mapping[int, float]  # chunk -> 0 to 1
+
+
+def fuse_candidates(candidates: Candidates, how: SearchConfig) -> Fused:
+    "The legs by their weights, and the margins."
     weights = {'vector': how.vector, 'literal': how.vector, 'fulltext': how.fulltext, 'bm25': how.bm25}
     found = {name: rows for name, rows in candidates.legs.items() if weights[name]}  # one of weight 0 has no say at all
     legs = {name: [f.chunk for f in rows] for name, rows in found.items()}
-    points = evidence(found, candidates.limit, how.gap_points / candidates.gap)
-    near = margins(points, how.margin_width)
-    fused = add_margins(fuse(legs, weights, how.rrf_k), near, how.margin, how.rrf_k)
-    facts = [candidates.facts[c] for c in fused]
-    multipliers = factors(facts, config.boost, config.recency, config.stale, today)
-    scores = {chunk: score * multipliers[chunk].product for chunk, score in fused.items()}
-    return Ranking(tuple(group(facts, scores, how.per_document)), fused, points, near, multipliers)
+    at = tuple(legs), how.gap_points
+    points = candidates.once('evidence', at, lambda: evidence(found, candidates.limit, at[1] / candidates.gap))
+    near = candidates.once('margins', (*at, how.margin_width), lambda: margins(points, how.margin_width))
+    scores = add_margins(fuse(legs, weights, how.rrf_k), near, how.margin, how.rrf_k)
+    return Fused(tuple(in_path_order(candidates.facts[c] for c in scores)), scores, points, near)
+
+
+def rank_candidates(
+    candidates: Candidates,
+    config: Config,
+    today: date,
+    near_tie: float = NEAR_TIE,  # a sweep tries others
+    k: int | None = None,  # results that are wanted; None: all
+) -> Ranking:
+    "Fuse, rerank and group."
+    how = config.search
+    fused = candidates.once('fused', how, lambda: fuse_candidates(candidates, how))
+    multipliers = factors(fused.facts, config.boost, config.recency, config.stale, today)
+    scores = {chunk: score * multipliers[chunk].product for chunk, score in fused.scores.items()}
+    ranked = group(fused.facts, scores, how.per_document, near_tie=near_tie, limit=k)
+    return Ranking(tuple(ranked), fused.scores, fused.evidence, fused.margins, multipliers)
 
 # %% ../nbs/42_search.ipynb #791fc31d
 IDENTITY = "select key, value from meta where key in ('embed_model_id', 'schema_version', 'running')"
@@ -299,7 +331,7 @@ def search(
     question = question.embedded(config, embed)
     with in_snapshot(conn):
         candidates = question.candidates(conn, filters)
-        ranking = rank_candidates(candidates, config, today or datetime.now().date())
+        ranking = rank_candidates(candidates, config, today or datetime.now().date(), k=k)
         hits = make_hits(conn, candidates, ranking, k)
     return Results(hits, candidates.degraded, note_on(hits))
 

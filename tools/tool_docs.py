@@ -49,6 +49,26 @@ def stable(text: str) -> str:
     return '\n'.join(f'{line.split(":")[0]}: …' if line.startswith(changing) else line for line in lines)
 
 
+def bounds(takes: dict) -> str:
+    "What a parameter may be."
+    if takes['type'] == 'integer':
+        return f'{takes["minimum"]} to {takes["maximum"]:,}, else {takes["default"]}'
+    if takes['type'] == 'array':
+        return f'a list of up to {takes["maxItems"]}'
+    return 'true or false, else false' if takes['type'] == 'boolean' else f'up to {takes["maxLength"]:,} characters'
+
+
+def parameters(takes: dict) -> str:
+    "The parameters of a tool as a table."
+    if not takes['properties']:
+        return 'It takes no parameters.'
+    rows = [
+        f'| `{name}`{" (required)" if name in takes.get("required", ()) else ""} | {what["description"]} | {bounds(what)} |'
+        for name, what in takes['properties'].items()
+    ]
+    return '\n'.join(['| parameter | meaning | what it may be |', '|---|---|---|', *rows])
+
+
 def page() -> str:
     "The page."
     with tempfile.TemporaryDirectory() as folder, scratch(fixture_record(Path(folder) / 'record')) as config:
@@ -61,10 +81,12 @@ def page() -> str:
     instructions = make_instructions(config.weights, (rule.type for rule in config.layout.rules))
     size = len(json.dumps({'tools': [t.described() for t in tools]}))
     parts = [HEAD.format(size=size, said=len(instructions.encode()), instructions=instructions)]
-    described = {t.name: t.description for t in tools}
+    described = {t.name: t for t in tools}
     for name, asked, text in answers:
         call = json.dumps({k: v for k, v in asked.items() if v not in (0, False)}, ensure_ascii=False)
-        parts.append(f'## {name}\n\n{described[name]}\n\n    {call}\n\n~~~~~text\n{stable(text)}\n~~~~~\n')
+        tool = described[name]
+        told = f'## {name}\n\n{tool.description}\n\n{parameters(tool.described()["inputSchema"])}\n\n'
+        parts.append(f'{told}For example:\n\n    {call}\n\n~~~~~text\n{stable(text)}\n~~~~~\n')
     return '\n'.join(parts)
 
 
