@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .diagnose import Diagnosis
-from .errors import ConfigError
+from .settings import need
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,10 +23,9 @@ GREY, EDGE = '#8c8c8c', '#1a1a1a'
 
 def new_figure(title: str, height: float = 3.2) -> 'tuple[Figure, Axes]':
     "An empty figure with one axes. Raises ConfigError where matplotlib is missing."
-    try:
-        from matplotlib.figure import Figure  # no pyplot: it keeps state, and would look for a window
-    except ImportError:
-        raise ConfigError('matplotlib is not installed', hint="pip install 'merlin[eval]'") from None
+    need('matplotlib')
+    from matplotlib.figure import Figure  # no pyplot: it keeps state, and would look for a window
+
     figure = Figure(figsize=(7, height), layout='constrained')
     axes = figure.subplots()
     axes.set_title(title, loc='left', fontsize=11)

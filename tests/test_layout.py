@@ -237,6 +237,13 @@ def test_the_architecture_page_lists_the_modules_in_the_order_of_the_layers():
     assert re.findall(r'^\| `([\w.]+)` \|', table, re.M) == LAYERS
 
 
+def test_what_is_asked_to_be_installed_is_what_is_declared():
+    from merlin.mcp_http import PACKAGE
+    from merlin.settings import PACKAGES
+
+    assert PACKAGE in requirements()['http'] and set(PACKAGES.values()) == set(requirements()['eval'])
+
+
 REFUSALS = ('ConfigError', 'RefusedError')
 
 

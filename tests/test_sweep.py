@@ -313,7 +313,8 @@ def test_halves_that_are_empty_are_explained(command, tmp_path):
 def test_an_index_or_a_pandas_that_is_missing_is_explained(command, monkeypatch):
     monkeypatch.setitem(sys.modules, 'pandas', None)
     code, out, err = command(CASES, '--boost', '0,1')
-    assert (code, out) == (2, '') and err == "merlin sweep: pandas is not installed; pip install 'merlin[eval]'\n"
+    assert (code, out) == (2, '') and err.startswith('merlin sweep: not installed: pandas; run: ')
+    assert "-m pip install 'pandas>=" in err and err.count('\n') == 1
     monkeypatch.setenv('MERLIN_DB_SCHEMA', 'merlin_test_nothing')
     assert 'nothing is indexed yet' in command(CASES)[2]
 
