@@ -176,20 +176,29 @@ def says(place: Place, wanted: str) -> int:
     return 2 if whole == wanted else int(own == wanted or whole.endswith(f' > {wanted}'))
 
 
-def find_section(lines: Sequence[str], section: str, where: str) -> tuple[Place, str | None]:
+def find_section(
+    lines: Sequence[str],
+    section: str,  # its heading, or a chain `A > B`
+    where: str,  # the path, for messages
+    line: int | None = None,  # at or near which it was cited
+) -> tuple[Place, str | None]:
     "The section of that name, and a note where there are several. Raises ConfigError, naming the nearest."
     wanted = folded(section.strip().removeprefix('§'))
     places = list_sections(lines)
     if not wanted:
         raise ConfigError('the section is empty', hint='leave it out, or name its heading')
-    found = sorted((p for p in places if says(p, wanted)), key=lambda p: -says(p, wanted))
+    at = line or 0
+    found = sorted(
+        (p for p in places if says(p, wanted)),
+        key=lambda p: (-says(p, wanted), at and not p.first <= at <= p.last, abs(p.first - at)),
+    )
     if not found:
         names = {p.chain[-1][:80] for p in places if p.chain}
         raise MissingError(
             f'no section {section[:80]!r}', printable(where), printable(nearest(section[:80], names)) if names
             else 'it has no headings; leave section out'
         )  # fmt: skip
-    if len(found) == 1:
+    if len(found) == 1 or line:
         return found[0], None
     others = '; '.join(f'line {p.first} § {p.name[:120]}' for p in found[1:4])
     more = f'; and {len(found) - 4} more' if len(found) > 4 else ''
@@ -219,8 +228,6 @@ def parse_lines(text: str, total: int) -> Span:
         raise ConfigError(f'there is no line {first}', hint=f'the document has {total}')
     if first < 1 or column < 1 or first > last:
         raise ConfigError(f'there are no lines {match[0]}', hint='count from 1, and the smaller number first')
-    if first > total:
-        raise ConfigError(f'there is no line {first}', hint=f'the document has {total}')
     return Span(first, min(last, total), column)
 
 # %% ../nbs/48_documents.ipynb #1ce8a2d9
@@ -246,7 +253,7 @@ def cut_page(lines: Sequence[str], span: Span, budget: int) -> tuple[str, int, s
 
 
 def select(
-    lines: Sequence[str], section: str | None, wanted: str | None, offset: int, where: str
+    lines: Sequence[str], section: str | None, wanted: str | None, offset: int, where: str, line: int | None = None
 ) -> tuple[Span, str, str | None]:
     "Which lines are asked for: the span, the section's chain, a note. Raises ConfigError."
     if wanted is not None:
@@ -255,7 +262,7 @@ def select(
         return parse_lines(wanted, len(lines)), '', None
     place, note = Place((), 1, len(lines)), None
     if section is not None:
-        place, note = find_section(lines, section, where)
+        place, note = find_section(lines, section, where, line)
     length = place.last - place.first + 1
     if offset < 0 or (offset and offset >= length):
         raise ConfigError(f'offset {offset} leads nowhere', hint=f'use 0 to {max(0, length - 1)}')
@@ -280,12 +287,10 @@ def settled(config: Config | None, redactor: Redactor | None) -> tuple[Config, R
 CITED = re.compile(r'(.+\.md):([0-9]{1,9})(?:[ \t]*§[ \t]*(.+))?', re.S | re.I)  # only .md files are indexed
 
 
-def uncite(path: str) -> tuple[str, str | None, str | None]:
-    "The path, section and lines of a citation `path:line § heading`; of a bare path there is only the path."
+def uncite(path: str) -> tuple[str, str | None, int | None]:
+    "The path, section and line of a citation `path:line § heading`; of a bare path there is only the path."
     cited = CITED.fullmatch(path.strip())
-    if not cited:
-        return path, None, None
-    return cited[1], cited[3], None if cited[3] else f'{cited[2]}-'
+    return (cited[1], cited[3], int(cited[2])) if cited else (path, None, None)
 
 
 def get_document(
@@ -303,14 +308,14 @@ def get_document(
     "A page of a document's redacted text. Raises ConfigError for what is not there, naming what is near."
     config, redactor = settled(config, redactor)
     require_index(read_meta(conn), config.database.schema)
-    path, cited_section, cited_lines = uncite(path)
+    path, cited, line = uncite(path)
     if section is None and lines is None and not offset:
-        section, lines = cited_section, cited_lines
+        section, lines = cited, f'{line}-' if line and not cited else None
     with in_snapshot(conn):
         *fields, text, warnings = find_document(conn, path, repo, redactor)
     all_lines = split_lines(redactor.redact(text).text)
     named = None if section is None else redactor.redact(section).text  # as the stored heading is
-    span, name, note = select(all_lines, named, lines, offset, fields[0])
+    span, name, note = select(all_lines, named, lines, offset, fields[0], line)
     text, last, following = cut_page(all_lines, span, budget)
     note = page_note(len(all_lines), warnings, note)
     return DocumentPage(sealed(fields, redactor), name, span.first, last, len(all_lines), text, following, note)

@@ -229,7 +229,7 @@ class Git:
 def end_all() -> None:
     "Kill every git of this process, which is about to end without waiting for anything."
     for process in list(RUNNING):
-        with suppress(ProcessLookupError):
+        with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
 
 

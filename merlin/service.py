@@ -120,7 +120,11 @@ class Service:
 
     def warm(self) -> None:
         "Load what the first call will need; whatever fails is reported by that call."
-        loading = threading.Thread(target=self.load_model, daemon=True)
+        try:
+            config = self.configuration()
+        except MerlinError:
+            return
+        loading = threading.Thread(target=self.load_model, args=(config,), daemon=True)
         loading.start()
         try:
             self.connection()
@@ -128,10 +132,10 @@ class Service:
             self.drop()
         loading.join()
 
-    def load_model(self) -> None:
-        "The query embedder, where the configuration allows one."
+    def load_model(self, config: Config) -> None:
+        "The query embedder, where there is one; in a thread of its own."
         try:
-            query_embedder(self.configuration().embed)
+            query_embedder(config.embed)
         except MerlinError:
             return
         except (

@@ -106,7 +106,7 @@ def claim() -> tuple[BinaryIO, BinaryIO]:
     return streams[0], streams[1]
 
 # %% ../nbs/50b_wire.ipynb #c16461be
-SHOWN = 2_000  # characters of a line of the log; a pipe that takes any takes that many at once
+SHOWN = 500  # characters of a line of the log: a pipe that is writable takes 4,096 bytes at once, PIPE_BUF on Linux
 
 
 def log(text: str) -> None:
@@ -137,9 +137,11 @@ LAST: list[Callable[[], None]] = []  # called before the process ends: what must
 
 def leave(code: int) -> NoReturn:
     "End the process now, whatever its threads do."
-    for end in LAST:
-        end()
-    os._exit(code)  # stderr is not flushed: each line was, and a full pipe would hold us
+    try:
+        for end in LAST:
+            end()
+    finally:
+        os._exit(code)  # stderr is not flushed: each line was, and a full pipe would hold us
 
 
 def leave_on_signals() -> None:

@@ -16,7 +16,7 @@ from merlin.blocks import split_lines
 from merlin.chunk import estimate_tokens
 from merlin.config import RepoConfig, load_config
 from merlin.database import connect
-from merlin.documents import MAX_PATH, Span, cut_page, get_document, list_documents, parse_lines, uncite
+from merlin.documents import MAX_PATH, Span, cut_page, find_section, get_document, list_documents, parse_lines, uncite
 from merlin.errors import ConfigError
 from merlin.hashes import secret_hash
 from merlin.ingest import ingest
@@ -365,10 +365,17 @@ def test_a_path_longer_than_any_is_no_key(get):
 @pytest.mark.parametrize(
     'path, expected',
     [
-        ('a/b.md', ('a/b.md', None, None)), ('a/b.md:14', ('a/b.md', None, '14-')), ('a/b.md:14 § A > B', ('a/b.md', 'A > B', None)),
-        (' a/b.md:14§A ', ('a/b.md', 'A', None)), ('a/b.md:', ('a/b.md:', None, None)), ('a.md:1/b.md', ('a.md:1/b.md', None, None)),
-        ('a.md:1/b.md:2', ('a.md:1/b.md', None, '2-')), ('', ('', None, None)),
+        ('a/b.md', ('a/b.md', None, None)), ('a/b.md:14', ('a/b.md', None, 14)), ('a/b.md:14 § A > B', ('a/b.md', 'A > B', 14)),
+        (' a/b.md:14§A ', ('a/b.md', 'A', 14)), ('a/b.md:', ('a/b.md:', None, None)), ('a.md:1/b.md', ('a.md:1/b.md', None, None)),
+        ('a.md:1/b.md:2', ('a.md:1/b.md', None, 2)), ('', ('', None, None)),
     ],
 )  # fmt: skip
 def test_a_citation_is_a_path_with_a_place(path, expected):
     assert uncite(path) == expected
+
+
+def test_a_citation_tells_sections_of_one_name_apart():
+    lines = split_lines('# P\n\n## Notes\n\na\n\n## Notes\n\nb\n\n## Other\n\nc\n')
+    assert [find_section(lines, 'P > Notes', 'a.md', line)[0].first for line in (3, 5, 7, 9)] == [3, 3, 7, 7]
+    assert find_section(lines, 'P > Notes', 'a.md', 1)[0].first == 3  # cited where its parent begins
+    assert find_section(lines, 'P > Notes', 'a.md')[1].startswith('2 sections fit')

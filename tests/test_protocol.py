@@ -801,7 +801,7 @@ def test_a_burst_of_lines_is_answered_by_and_by_where_the_client_reads(client):
 
 
 def test_a_log_that_nobody_reads_does_not_hold_up_the_work():
-    program = 'from merlin.wire import log\nfor n in range(2000): log("x" * 500)\nprint("done", flush=True)'
+    program = 'from merlin.wire import log\nfor n in range(2000): log("復" * 5000)\nprint("done", flush=True)'
     process = subprocess.Popen([sys.executable, '-c', program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout.readline() == b'done\n'
     process.communicate(timeout=10)
