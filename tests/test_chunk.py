@@ -400,8 +400,8 @@ def test_time_grows_with_the_page_and_not_faster(unit):
         return process_time() - start
 
     seconds(100)
-    small, large = min(seconds(1000) for _ in range(2)), seconds(8000)
-    assert large < 8 * small * 3 + 0.1
+    small = min(seconds(1000) for _ in range(3))
+    assert any(seconds(8000) < 8 * small * 3 + 0.1 for _ in range(3))  # a busy machine is slow now and then
 
 
 @pytest.mark.parametrize(
