@@ -28,8 +28,8 @@ from .chunk import Chunk, estimate_tokens
 from .config import Config, load_config
 from .errors import IngestWarning, MerlinError, printable
 from .figures import percentile
-from .findings import dated_by, find_all, linkable, severity, unreached
-from .mentions import HostUse, Unclaimed, host_use, unclaimed_hosts
+from .findings import Finding, severity, survey
+from .mentions import HostUse, Unclaimed
 from .store import Record, read_meta, require_index, session
 
 if TYPE_CHECKING:  # only with a case file
@@ -95,12 +95,11 @@ class PageFacts:
     dated_by: Mapping[str, int]  # heading, page, commit or nothing -> sections
 
 
-def page_facts(record: Record, config: Config) -> PageFacts:
-    "A page in numbers."
+def page_facts(record: Record, dated: Mapping[str, int]) -> PageFacts:
+    "A page in numbers; `dated` is its sections by what dates them."
     tokens = tuple(estimate_tokens(c.body) for c in record.chunks)
     days = tuple(c.date or record.date for c in record.chunks)
-    by = dict(dated_by(record, config.layout))
-    return PageFacts(record.path, record.type, record.date, len(record.text), tokens, days, by)
+    return PageFacts(record.path, record.type, record.date, len(record.text), tokens, days, dict(dated))
 
 # %% ../nbs/63_diagnose.ipynb #952e80a1
 def brought_up(fetched: 'Sequence[Fetched]', config: Config, today: date) -> dict[str, int]:
@@ -127,7 +126,7 @@ class Diagnosis:
     unnamed: tuple[str, ...]  # those of them that none names
     questions: int  # of the case file; 0 without one
     asked: Mapping[str, int]  # page -> questions that bring it up
-    findings: tuple[IngestWarning, ...]
+    findings: tuple[Finding, ...]
 
     @property
     def unreached(self) -> tuple[str, ...]:
@@ -167,17 +166,17 @@ def diagnose(
 ) -> Diagnosis:
     "Look at the whole index. Raises ConfigError where nothing was indexed yet."
     day = today or datetime.now().date()
-    with conn.transaction():
+    with conn.transaction():  # within the caller's, if there is one
         conn.execute(SNAPSHOT)
         meta = read_meta(conn)
         require_index(meta, config.database.schema)
         records = fetch_records(conn)
     general = [IngestWarning(*w) for w in meta.get('warnings') or []]
     redactions = sum((Counter(r.redactions) for r in records), Counter())
+    seen = survey(records, config.layout, general)
     return Diagnosis(
-        day, tuple(page_facts(r, config) for r in records), dict(sorted(redactions.items())), tuple(host_use(records)),
-        tuple(unclaimed_hosts(records)), len(linkable(records, config.layout)), tuple(unreached(records, config.layout)), len(fetched),
-        brought_up(fetched, config, day), tuple(find_all(records, config.layout, general)),
+        day, tuple(page_facts(r, seen.dated_by[r.path]) for r in records), dict(sorted(redactions.items())), seen.hosts,
+        seen.unclaimed, seen.linkable, seen.unnamed, len(fetched), brought_up(fetched, config, day), seen.findings,
     )  # fmt: skip
 
 # %% ../nbs/63_diagnose.ipynb #337dcb1c
@@ -222,14 +221,14 @@ def text_lines(d: Diagnosis) -> list[str]:
     return [printable(line) for line in lines]
 
 
-def finding_lines(findings: Iterable[IngestWarning], grade: str) -> list[str]:
+def finding_lines(findings: Iterable[Finding], grade: str) -> list[str]:
     "The first findings of each kind, all of them where they are warnings."
     seen: Counter[str] = Counter()
     out = []
     for f in findings:
         seen[f.kind] += 1
         if severity(f.kind) == grade and (grade == 'warning' or seen[f.kind] <= SHOWN):
-            out.append(f'  {f.path}:{f.line or 1}: {f.kind}: {f.text}')
+            out.append(f'  {f}')
     more = sum(n - SHOWN for kind, n in seen.items() if severity(kind) == grade and n > SHOWN)
     return out + ([f'  … and {more:,} more (merlin lint has all)'] if more and grade == 'note' else [])
 
@@ -294,8 +293,8 @@ def parser() -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace, config: Config) -> Diagnosis:
     "What the arguments ask for."
-    with session(config.database, make=False) as conn:
-        conn.execute('set default_transaction_read_only = on')
+    with session(config.database, make=False) as conn, conn.transaction():
+        conn.execute(SNAPSHOT)  # what the questions bring up and what the pages hold are of one moment
         require_index(read_meta(conn), config.database.schema)
         fetched: Sequence[Fetched] = ()
         if args.cases:

@@ -4,30 +4,43 @@
 
 # %% auto #0
 __all__ = ['NOTES', 'OFTEN_EXAMPLES', 'SECRET', 'EXAMPLE', 'DIGEST', 'POINTS', 'LEAD_LINES', 'LEAST_RUNS', 'MOST_OWNERS', 'LOOK',
-           'LINKS', 'ENDINGS', 'SCHEME', 'DEEPEST', 'ENTRIES', 'severity', 'own_findings', 'secret_findings',
-           'heading_dated', 'dated_by', 'undated_findings', 'pointer_findings', 'Copy', 'runs_of', 'find_copies',
-           'copy_findings', 'leads_to', 'Paths', 'names_in', 'named_by', 'unreached', 'linkable', 'unreached_findings',
-           'find_all']
+           'Place', 'LINKS', 'ENDINGS', 'SCHEME', 'DEEPEST', 'ENTRIES', 'UNKNOWN', 'Finding', 'severity',
+           'own_findings', 'secret_findings', 'heading_dated', 'dated_by', 'undated_findings', 'pointer_findings',
+           'Copy', 'runs_of', 'find_copies', 'copy_findings', 'copy_text', 'leads_to', 'Paths', 'names_in', 'named_by',
+           'linkable', 'unreached', 'unreached_findings', 'mention_findings', 'unclaimed_findings', 'Survey', 'survey']
 
 # %% ../nbs/62b_findings.ipynb #d78bf31b
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from posixpath import basename, dirname, normpath
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from .chunk import DATE, Chunk, as_date, plain, pointer_target
 from .copies import NEAR_COPY, SHINGLE, citation, find_section
 from .document import parse_document
-from .errors import IngestWarning
+from .errors import IngestWarning, printable
 from .layout import Layout
-from .mentions import mention_findings, unclaimed_findings
+from .mentions import HostUse, Unclaimed, host_use, unclaimed_hosts
 from .redact import FAMILIES
 from .store import Record
 
 # %% ../nbs/62b_findings.ipynb #5e9120c7
+class Finding(NamedTuple):
+    "Something in the record that makes a page hard to find."
+
+    path: str  # virtual path of the page
+    line: int | None  # from 1; None where it is about the whole page
+    kind: str  # short stable name, such as 'copy'
+    text: str  # what was found, and what to do
+
+    def __str__(self) -> str:
+        return printable(f'{self.path}:{self.line or 1}: {self.kind}: {self.text}')
+
+
 NOTES = frozenset(
     {
         'fence-size', 'section-size',  # merlin copes
@@ -44,9 +57,9 @@ def severity(kind: str) -> str:
     return 'note' if kind in NOTES else 'warning'
 
 
-def own_findings(records: Iterable[Record]) -> list[IngestWarning]:
+def own_findings(records: Iterable[Record]) -> list[Finding]:
     "What ingest warns of, page by page."
-    return [IngestWarning(r.path, *w) for r in records for w in r.warnings]
+    return [Finding(r.path, *w) for r in records for w in r.warnings]
 
 # %% ../nbs/62b_findings.ipynb #a2f3b552
 OFTEN_EXAMPLES = frozenset(FAMILIES) - {'private_key'}
@@ -55,7 +68,7 @@ EXAMPLE = 'secret-like', 'if it is live, change it, since history keeps it'
 DIGEST = 'secret-like', 'for commit ids and digests, [redact] disable = ["hex32"] keeps the text'
 
 
-def secret_findings(records: Iterable[Record]) -> list[IngestWarning]:
+def secret_findings(records: Iterable[Record]) -> list[Finding]:
     "One finding for each page and family: how often, and where first."
     out = []
     for record in records:
@@ -64,7 +77,7 @@ def secret_findings(records: Iterable[Record]) -> list[IngestWarning]:
             line = record.text.count('\n', 0, at) + 1 if at >= 0 else None
             times = '' if count == 1 else f', {count} times in this page'
             kind, advice = SECRET if name not in OFTEN_EXAMPLES else DIGEST if name == 'hex32' else EXAMPLE
-            out.append(IngestWarning(record.path, line, kind, f'redacted as {name}{times}; {advice}'))
+            out.append(Finding(record.path, line, kind, f'redacted as {name}{times}; {advice}'))
     return out
 
 # %% ../nbs/62b_findings.ipynb #b7656ea3
@@ -80,17 +93,17 @@ def dated_by(record: Record, layout: Layout) -> Counter[str]:
     return Counter('heading' if heading_dated(c) else page for c in record.chunks)
 
 
-def undated_findings(records: Iterable[Record], layout: Layout) -> list[IngestWarning]:
+def undated_findings(records: Iterable[Record], dated: Mapping[str, Counter[str]], layout: Layout) -> list[Finding]:
     "Pages of a dated type with sections that nothing in the record dates."
     out = []
     for record in records:
         if record.type not in layout.filename_date_types:
             continue
-        by = dated_by(record, layout)
+        by = dated[record.path]
         if n := by['commit'] + by['nothing']:
             first = next(c for c in record.chunks if not heading_dated(c))
             text = f'{n} of {len(record.chunks)} sections have no date but the last commit\'s; name the page by its day'
-            out.append(IngestWarning(record.path, first.first_line, 'undated', text))
+            out.append(Finding(record.path, first.first_line, 'undated', text))
     return out
 
 # %% ../nbs/62b_findings.ipynb #33aa5c5d
@@ -100,7 +113,7 @@ POINTS = re.compile(
 LEAD_LINES = 3
 
 
-def pointer_findings(records: Iterable[Record]) -> list[IngestWarning]:
+def pointer_findings(records: Iterable[Record]) -> list[Finding]:
     "Superseded sections that send their reader nowhere."
     out = []
     for record in records:
@@ -109,7 +122,7 @@ def pointer_findings(records: Iterable[Record]) -> list[IngestWarning]:
             lead = [line for line in chunk.body.split('\n') if line.strip()][:LEAD_LINES]
             if chunk.stale and not part and not POINTS.search('\n'.join([*chunk.heading_path[-1:], *lead])):
                 text = 'superseded, and names nothing newer; add `see § …`, or the page that replaces it'
-                out.append(IngestWarning(record.path, chunk.first_line, 'no-pointer', text))
+                out.append(Finding(record.path, chunk.first_line, 'no-pointer', text))
     return out
 
 # %% ../nbs/62b_findings.ipynb #65523579
@@ -158,27 +171,36 @@ def find_copies(texts: Sequence[str], least: int = LEAST_RUNS, near: float = NEA
     return sorted(out, key=lambda c: c.section)
 
 # %% ../nbs/62b_findings.ipynb #be3885e9
-def copy_findings(records: Sequence[Record]) -> list[IngestWarning]:
+Place = tuple[Record, Chunk]  # a section and its page
+
+
+def copy_findings(records: Sequence[Record]) -> list[Finding]:
     "Sections that nearly repeat another one."
     places = [(record, chunk) for record in sorted(records, key=lambda r: r.path) for chunk in record.chunks]
     out = []
     for copy in find_copies([chunk.body for _, chunk in places]):
-        here, there = places[copy.section], places[copy.of]
-        if here[1].stale and (there[1].stale or here[0] is there[0]):
+        small, large = places[copy.section], places[copy.of]
+        if small[1].stale and (large[1].stale or small[0] is large[0]) or leads_to(large, small):
             continue
-        if here[1].stale:
-            here, there = there, here
-        if leads_to(there, here):
-            continue
-        said = 'a superseded section, ' if there[1].stale else ''
-        name = citation(there[0].path, there[1].first_line, there[1].heading_path)
-        how = 'repeats' if copy.share == 1 else f'shares {copy.share:.0%} of its text with'
-        text = f'{how} {said}{name}; keep one, and let the other point to it'
-        out.append(IngestWarning(here[0].path, here[1].first_line, 'copy', text))
+        here = large if small[1].stale else small  # the one that is not superseded
+        text = copy_text(copy.share, small, large)
+        out.append(Finding(here[0].path, here[1].first_line, 'copy', text))
     return out
 
 
-def leads_to(old: tuple[Record, Chunk], new: tuple[Record, Chunk]) -> bool:
+def copy_text(share: float, small: Place, large: Place) -> str:
+    "What is said of a copy: a share of the smaller section's text stands in the larger one."
+    part = 'all' if share == 1 else f'{math.floor(100 * share)} %'
+    (record, chunk), holds = (small, True) if small[1].stale else (large, False)
+    name = citation(record.path, chunk.first_line, chunk.heading_path)
+    if not chunk.stale:
+        return f'{part} of its text stands in {name} too; keep it in one place, and let the other point there'
+    said = f'holds {part} of the text of' if holds else f'{part} of its text stands in'
+    advice = 'if that text is still right, let the superseded section point here; if not, mark it here too'
+    return f'{said} a superseded section, {name}; {advice}'
+
+
+def leads_to(old: Place, new: Place) -> bool:
     "Whether the one is superseded by the other, and says so."
     if not old[1].stale or old[0] is not new[0]:
         return False
@@ -267,12 +289,6 @@ ENTRIES = frozenset(
 )
 
 
-def unreached(records: Sequence[Record], layout: Layout) -> list[str]:
-    "Pages that no other page names, in order; without those that need it not."
-    expected = linkable(records, layout)
-    return sorted(path for path, by in named_by(records).items() if not by and path in expected)
-
-
 def linkable(records: Sequence[Record], layout: Layout) -> set[str]:
     "Pages that one would expect another page to name."
     stems = {r.path: basename(r.path).removesuffix('.md').lower() for r in records}
@@ -282,23 +298,64 @@ def linkable(records: Sequence[Record], layout: Layout) -> set[str]:
     }
 
 
-def unreached_findings(records: Sequence[Record], layout: Layout) -> list[IngestWarning]:
+def unreached(records: Sequence[Record], expected: Set[str]) -> list[str]:
+    "Those of the expected pages that no other page names, in order."
+    return sorted(path for path, by in named_by(records).items() if not by and path in expected)
+
+
+def unreached_findings(lost: Sequence[str], expected: int) -> list[Finding]:
     "Pages that no other names, in a record where most pages are named."
-    lost, all_of_them = unreached(records, layout), len(linkable(records, layout))
-    if 2 * len(lost) > all_of_them:
+    if 2 * len(lost) > expected:
         return []
     text = 'no other page names this one; link it from where a reader would look'
-    return [IngestWarning(path, None, 'unreached', text) for path in lost]
+    return [Finding(path, None, 'unreached', text) for path in lost]
+
+# %% ../nbs/62b_findings.ipynb #c11cf3a2
+UNKNOWN = (
+    '{!r} looks like a host ({}), is on {} pages, and no host record claims it; '
+    "add it to a record's aliases or ips, or write one"
+)
+
+
+def mention_findings(uses: Iterable[HostUse], pages: int) -> list[Finding]:
+    "Hosts that no other page mentions by any of their names, in a record of so many pages."
+    said = 'no other page mentions this host by {}; is it called something else there? then add that to aliases'
+    return [
+        Finding(use.path, None, 'host-unmentioned', said.format(' or '.join(map(repr, use.missed[:5]))))
+        for use in uses
+        if len(use.missed) == len(use.mentions) and pages > 1
+    ]
+
+
+def unclaimed_findings(unclaimed: Iterable[Unclaimed]) -> list[Finding]:
+    "One finding for each machine without a record, where it stands first."
+    return [Finding(*u.places[0], 'unknown-host', UNKNOWN.format(u.name, u.how, len(u.places))) for u in unclaimed]
 
 # %% ../nbs/62b_findings.ipynb #94ba4e08
-def find_all(
+@dataclass(frozen=True)
+class Survey:
+    "A record looked at as a whole: the findings, and what some of them were found from."
+
+    findings: tuple[Finding, ...]  # by path and line
+    hosts: tuple[HostUse, ...]
+    unclaimed: tuple[Unclaimed, ...]
+    linkable: int  # pages that one would expect another page to name
+    unnamed: tuple[str, ...]  # those of them that none names
+    dated_by: Mapping[str, Counter[str]]  # page -> its sections by what dates them
+
+
+def survey(
     records: Sequence[Record],
     layout: Layout,
     general: Iterable[IngestWarning] = (),  # those that belong to no page, such as links and claims
-) -> list[IngestWarning]:
-    "Every finding, sorted by path and line."
-    records = list(records)
-    found = [*general, *own_findings(records), *secret_findings(records), *undated_findings(records, layout)]
-    found += [*pointer_findings(records), *copy_findings(records), *unreached_findings(records, layout)]
-    found += [*mention_findings(records), *unclaimed_findings(records)]
-    return sorted(set(found), key=lambda f: (f.path, f.line or 0, f.kind, f.text))
+) -> Survey:
+    "Look for everything, once."
+    dated = {r.path: dated_by(r, layout) for r in records}
+    uses, unclaimed, expected = host_use(records), unclaimed_hosts(records), linkable(records, layout)
+    unnamed = unreached(records, expected)
+    found = [*(Finding(*w) for w in general), *own_findings(records), *secret_findings(records)]
+    found += [*undated_findings(records, dated, layout), *pointer_findings(records), *copy_findings(records)]
+    found += unreached_findings(unnamed, len(expected))
+    found += [*mention_findings(uses, len(records)), *unclaimed_findings(unclaimed)]
+    ordered = sorted(set(found), key=lambda f: (f.path, f.line or 0, f.kind, f.text))
+    return Survey(tuple(ordered), tuple(uses), tuple(unclaimed), len(expected), tuple(unnamed), dated)

@@ -153,6 +153,73 @@ def test_the_bars_hold_every_section_once(found):
     assert sum(bar.get_width() for bar in types(found).axes[0].patches) == len(found.pages) + len(found.tokens())
 
 
+def test_a_picture_is_the_same_whatever_style_a_person_has(found):
+    import matplotlib
+
+    from merlin.plots import svg_text
+
+    drawn = [svg_text(draw(found)) for draw in (sizes, ages, types)]
+    theirs = {'axes.facecolor': 'red', 'font.size': 31, 'xtick.labelsize': 3, 'axes.grid': True, 'legend.loc': 'center'}
+    with matplotlib.rc_context(theirs):
+        assert [svg_text(draw(found)) for draw in (sizes, ages, types)] == drawn
+
+
+def test_what_a_diagnosis_shows_and_what_its_findings_rest_on_is_worked_out_once(conn, config, monkeypatch):
+    from merlin import diagnose as diagnosing
+    from merlin import findings
+
+    calls: Counter[str] = Counter()
+
+    def counted(name: str):
+        made = getattr(findings, name)
+
+        def call(*args, **named):
+            calls[name] += 1
+            return made(*args, **named)
+
+        return call
+
+    for name in ('host_use', 'unclaimed_hosts', 'named_by', 'linkable', 'dated_by', 'find_copies'):
+        monkeypatch.setattr(findings, name, call := counted(name))
+        if hasattr(diagnosing, name):
+            monkeypatch.setattr(diagnosing, name, call)
+    pages = len(diagnose(conn, config, today=TODAY).pages)
+    assert calls == {
+        'host_use': 1, 'unclaimed_hosts': 1, 'named_by': 1, 'linkable': 1, 'find_copies': 1, 'dated_by': pages
+    }  # fmt: skip
+
+
+def test_the_answers_and_the_pages_of_a_diagnosis_are_of_one_moment(tmp_path, merlin_home, monkeypatch):
+    from merlin import judging
+    from merlin.diagnose import parser, run
+
+    record = tmp_path / 'record'
+    record.mkdir()
+    run_git(record, 'init', '--quiet')
+    for name in ('one', 'two'):
+        (record / f'{name}.md').write_text(f'# {name}\n\nThe nightly backup failed, {name}.\n')
+    commit_all(record, 'pages')
+    (tmp_path / 'cases.yaml').write_text('cases:\n- q: the nightly backup\n  expect: [{path: one.md}]\n')
+    with scratch(record, MERLIN_HOME=str(merlin_home)) as config:
+        ingest(config, embed=WordEmbedder())
+        asked = []
+
+        def at_work(text, meta, settings, embed=None):
+            "Between two statements of the diagnosis, an ingest takes a page away."
+            if not asked:
+                with connect(config.database) as other:
+                    other.execute("delete from documents where path = 'two.md'")
+            asked.append(text)
+            return WordEmbedder().embed_query(text), ''
+
+        monkeypatch.setattr(judging, 'query_vector', at_work)
+        found = run(parser().parse_args([str(tmp_path / 'cases.yaml')]), config)
+        assert asked and [p.path for p in found.pages] == ['one.md', 'two.md']
+        assert set(found.asked) == {'one.md', 'two.md'}
+        with connect(config.database) as conn:
+            assert [p.path for p in diagnose(conn, config, today=TODAY).pages] == ['one.md']
+
+
 def test_steps_meet_without_a_gap():
     assert counts_in(range(-5, 2000), (0, 7, 31)) == [5, 7, 24, 1969]
 
@@ -161,7 +228,7 @@ def test_a_diagnosis_needs_no_matplotlib_and_says_so_where_a_picture_does():
     code = (
         'import sys; sys.modules["matplotlib"] = sys.modules["matplotlib.figure"] = None\n'
         'import merlin.diagnose, merlin.charts\n'
-        'try: merlin.charts.new_figure("x")\n'
+        'try: merlin.charts.drawing("x").__enter__()\n'
         'except merlin.errors.ConfigError as e: print(e)'
     )
     env = {'PATH': os.environ['PATH'], 'PYTHONPATH': str(ROOT)}

@@ -83,14 +83,16 @@ def test_front_matter_is_read_with_any_line_end_and_closing(end, mark, close):
         ('a: @x', 'invalid front matter'),
         ('a: b\n\tc: d', 'invalid front matter'),
         ('a: *nobody', ''),
-        ('- a\n- b', 'no front matter'),
-        ('just text', 'no front matter'),
+        ('- a\n- b', ''),
+        ('just text', ''),
+        ('just text\nwith: a key', 'no front matter'),
+        ('a sentence, and so on: more', ''),
         ('a: ' + '[' * 60_000, 'invalid front matter'),
         ('a: ' + '- ' * 30_000, 'invalid front matter'),
         ('{' * 30_000, 'invalid front matter'),
         ('a: !!python/object/apply:os.system [echo]', ''),
         ('a: &a [*a]', ''),
-        ('? [complex]\n: key', 'no front matter'),
+        ('? [complex]\n: key', ''),
         ('a: \x1b', 'invalid front matter'),
         ('a: 1' + '\nx: ' + 'y' * 70_000, 'longer than 64 KB'),
     ],
@@ -111,12 +113,18 @@ def test_front_matter_without_an_end_is_text():
 
 
 def test_a_page_that_begins_with_a_rule_keeps_its_first_paragraph():
-    for text in [
-        '---\n\nIt rained.\n\n---\n\nMore.\n',
-        '---\nA rule, then text.\n',
-        '---\n\nNote: rain.\n\nSnow later.\n\n---\n',
-    ]:
-        assert parse(text)[0].body_line == 1
+    for text, kinds in {
+        '---\n\nIt rained.\n\n---\n\nMore.\n': [],
+        '---\n\nIt rained,\nand in the end: it did not.\n\n---\n\nMore.\n': [],
+        '---\nA rule, then text.\n': [],
+        '---\n\nNote: rain.\n\nSnow later.\n\n---\n': ['front-matter'],
+    }.items():
+        document, warnings = parse(text)
+        assert (document.body_line, [w.kind for w in warnings]) == (1, kinds)
+
+
+def test_the_page_of_the_fixture_record_that_begins_with_a_rule_gives_no_warning():
+    assert parse((CORPUS / 'notes/horizontal-rule.md').read_text(encoding='utf-8'))[1] == []
 
 
 def test_values_stay_the_text_that_was_written():

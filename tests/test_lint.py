@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from merlin.config import load_config
 from merlin.copies import NEAR_COPY, overlap, shingles
 from merlin.errors import ConfigError, RefusedError
-from merlin.findings import Copy, find_copies, named_by
+from merlin.findings import Copy, Finding, find_copies, named_by
 from merlin.lint import Lint, choose_paths, lint, read_record
 from merlin.mentions import unclaimed_hosts
 from merlin.testing import commit_all, fixture_record, run_git
@@ -215,6 +216,35 @@ def test_a_superseded_section_may_repeat_its_successor_and_no_other(tmp_path):
     assert (found.path, found.kind) == ('b.md', 'copy') and 'a superseded section' in found.text
 
 
+def words(start: int, end: int) -> str:
+    return ' '.join(f'step{n}' for n in range(start, end))
+
+
+def test_what_is_said_of_a_copy_is_true_of_sections_of_unequal_length(tmp_path):
+    new, old = '# New\n\n{}\n', '# Old\n\n(superseded 2030-01-01: see § Elsewhere)\n\n{}\n'
+    long, short, near = words(0, 1060), words(500, 560), words(500, 555) + ' and five other words here'
+    said = {}
+    for name, texts in {
+        'a current one holds a superseded one': (new.format(long), old.format(short)),
+        'a current one holds most of a superseded one': (new.format(long), old.format(near)),
+        'a current one stands in a superseded one': (new.format(short), old.format(long)),
+        'two current ones': (new.format(long), new.format(short)),
+    }.items():
+        found = look(make(tmp_path / name, dict(zip(('new.md', 'old.md'), texts, strict=True)))).findings
+        said[name] = [(f.path, f.text.partition(';')[0]) for f in found if f.kind == 'copy']
+    holds, most, stands, both = said.values()
+    # Of the superseded section, the line about its successor is text as well.
+    ((path, text),) = holds
+    assert path == 'new.md' and re.fullmatch(r'holds \d\d % of the text of a superseded section, old.md:1 § Old', text)
+    ((path, text),) = most
+    assert path == 'new.md' and re.fullmatch(r'holds 8\d % of the text of a superseded section, old.md:1 § Old', text)
+    # Of a long section, its part.
+    ((path, text),) = stands
+    assert path == 'new.md' and re.fullmatch(r'all of its text stands in a superseded section, old.md:\d+ § Old', text)
+    ((path, text),) = both
+    assert path == 'old.md' and re.fullmatch(r'all of its text stands in new.md:\d+ § New too', text)
+
+
 # -- hosts
 
 
@@ -242,6 +272,9 @@ def test_a_host_that_others_call_by_an_unknown_name_is_named_twice(tmp_path):
         'mail ann@mail.home.test or open https://wiki.home.test/x',
         'the network 192.168.1.0/24, version 10.4.2, build 10.1.2.3-4, 10.2.3.4.5',
         'alpha.home.test:22 is known, so is `ssh ALPHA`',
+        'Use `ssh` and then `systemctl`, `scp` and `betty:/srv`, `rsync -p`\nor `gamma`',
+        '```sh\nssh\nsystemctl restart x\nrsync\nbetty:/srv\n```',
+        '`rsync -a rsync://mirror/x .` and `rsync -e ssh ssh://mirror/x .`',
     ],
 )
 def test_what_only_looks_like_a_host_is_none(tmp_path, text):
@@ -250,6 +283,35 @@ def test_what_only_looks_like_a_host_is_none(tmp_path, text):
         load_config({'REPO_DIR': str(make(tmp_path, pages)), 'MERLIN_HOME': str(tmp_path / 'none')})
     )
     assert unclaimed_hosts(records) == []
+
+
+@pytest.mark.parametrize(
+    'command',
+    [
+        'ssh \\\n  betty uptime',
+        'ssh -p 2222 \\\n  -i key root@betty',
+        'rsync -a /srv/ \\\n  betty:/srv/',
+        'rsync -a rsync://mirror/x betty:/srv',
+    ],
+)
+def test_a_command_may_go_on_in_the_next_line(tmp_path, command):
+    text = f'# A\n\n```sh\n{command}\n```\n'
+    pages = {'hosts/alpha.md': HOST.format('alpha'), 'notes/a.md': text, 'notes/b.md': text}
+    records, _ = read_record(
+        load_config({'REPO_DIR': str(make(tmp_path, pages)), 'MERLIN_HOME': str(tmp_path / 'none')})
+    )
+    assert [u.name for u in unclaimed_hosts(records)] == ['betty']
+
+
+@pytest.mark.parametrize('end', ['\n', '\r\n', '\r'])
+def test_a_machine_stands_where_it_is_a_machine_and_not_where_its_letters_stand(tmp_path, end):
+    text = '# The webhook\n\nIn a web of pages, `curl` the website.\n\n`uptime` or `ssh web`\n'.replace('\n', end)
+    pages = {'hosts/alpha.md': HOST.format('alpha'), 'notes/a.md': text, 'notes/b.md': f'{end}web:22{end}'}
+    records, _ = read_record(
+        load_config({'REPO_DIR': str(make(tmp_path, pages)), 'MERLIN_HOME': str(tmp_path / 'none')})
+    )
+    (web,) = unclaimed_hosts(records)
+    assert (web.name, web.how, web.places) == ('web', 'ssh', (('notes/a.md', 5), ('notes/b.md', 2)))
 
 
 # -- links
@@ -296,6 +358,12 @@ def test_paths_choose_which_findings_are_told_and_copies_still_look_everywhere(t
         look(record, 'd/*.md')
 
 
+@pytest.mark.parametrize('path', ['/', '//', '', '/hosts', '..'])
+def test_what_is_no_path_of_the_record_is_refused_and_never_means_everything(path):
+    with pytest.raises(ConfigError):
+        choose_paths([path], ['hosts/a.md', 'b.md'])
+
+
 def test_a_path_is_never_taken_for_an_option_or_a_pattern():
     assert choose_paths(['a[1].md'], ['a[1].md']) == {'a[1].md'}
 
@@ -314,7 +382,31 @@ def test_the_exit_code_says_what_was_found(tmp_path):
     assert command(record, '--strict', 'b.md', REPO_DIR='.').returncode == 0  # a note is no warning
     for refused in (command(record), command(nothing, REPO_DIR='.'), command(record, 'x.md', REPO_DIR='.')):
         assert refused.returncode == 2 and refused.stderr.count('\n') == 1 and not refused.stdout
-    assert 'REPO_DIR=. merlin lint' in command(record).stderr
+    assert 'in a clone of the record: REPO_DIR=.' in command(record).stderr
+
+
+def test_a_terminal_that_has_no_umlauts_gets_an_escape_and_no_traceback(tmp_path):
+    record = make(tmp_path, {'ä.md': '# Ä\n\n```\n'})
+    for args in ([], ['--json']):
+        done = command(record, '--strict', *args, REPO_DIR='.', PYTHONIOENCODING='ascii', PYTHONUTF8='0')
+        assert done.returncode == 1 and '\\xe4.md' in done.stdout and 'Traceback' not in done.stderr
+
+
+def test_the_path_of_a_repo_is_refused_as_ingest_refuses_it(tmp_path):
+    record = make(tmp_path / os.fsdecode(b'caf\xe9'), {'a.md': '# A\n'})
+    with pytest.raises(ConfigError, match='not printable'):
+        lint(load_config({'REPO_DIR': str(record), 'MERLIN_HOME': str(tmp_path / 'none')}))
+
+
+def test_a_page_that_begins_with_a_line_across_it_is_nothing_to_tell(tmp_path):
+    text = '---\n\nIt rained a whole day, and so on.\n\n---\n\nMore.\n'
+    record = make(tmp_path, {'a.md': text, 'b.md': '---\nhost alpha\nips: [10.0.0.1]\n---\n\nText.\n'})
+    assert [(f.path, f.kind) for f in look(record).findings] == [('b.md', 'front-matter')]
+
+
+def test_findings_are_findings_wherever_they_come_from(fixture):
+    found = look(fixture).findings
+    assert found and {type(f) for f in found} == {Finding}
 
 
 def test_json_holds_the_findings_and_their_counts(tmp_path):

@@ -183,6 +183,38 @@ def test_a_link_that_leads_nowhere_stops_the_build_and_the_old_site_stays(tree, 
     assert sorted(p.name for p in tmp_path.iterdir()) == ['site', 'tree']
 
 
+def test_a_link_to_a_hidden_file_says_why_it_cannot_be(tree, tmp_path):
+    (tree / '.github').mkdir()
+    (tree / '.github/ci.yml').write_text('a: 1\n', encoding='utf-8')
+    (tree / 'docs/b.md').write_text('# B\n\n## Two\n\n[x](../.github/ci.yml)\n', encoding='utf-8')
+    with pytest.raises(docs_site.Broken, match=r'docs/b.md: the link to ../.github/ci.yml leads to a hidden file'):
+        docs_site.build(tmp_path / 'site', root=tree)
+
+
+@pytest.mark.parametrize('stop', [OSError(28, 'No space left on device'), SystemExit(143), KeyboardInterrupt()])
+@pytest.mark.parametrize('late', [False, True])
+def test_whatever_stops_the_last_step_leaves_the_old_site(tree, tmp_path, monkeypatch, stop, late):
+    docs_site.build(tmp_path / 'site', root=tree)
+    before = read_all(tmp_path / 'site')
+    rename = Path.rename
+
+    def stopped(self: Path, target: Path) -> Path:
+        "The move of the new site fails, or a signal comes just after the old one was moved away."
+        if self.name == 'new':
+            raise stop
+        moved = rename(self, target)
+        if late and target.name == 'old':
+            raise stop
+        return moved
+
+    monkeypatch.setattr(Path, 'rename', stopped)
+    (tree / 'docs/a.md').write_text('# Another A\n', encoding='utf-8')
+    with pytest.raises(type(stop)):
+        docs_site.build(tmp_path / 'site', root=tree)
+    assert read_all(tmp_path / 'site') == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ['site', 'tree']
+
+
 def test_a_page_that_went_is_gone_from_the_next_site(tree, tmp_path):
     docs_site.build(tmp_path / 'site', root=tree)
     (tree / 'eval_reports/one/report.md').unlink()
@@ -196,6 +228,31 @@ def test_a_folder_that_is_no_site_of_ours_is_left_alone(tree, tmp_path):
     with pytest.raises(docs_site.Broken, match='is no site of merlin'):
         docs_site.build(tmp_path / 'mine', root=tree)
     assert read_all(tmp_path / 'mine') == {'index.html': b'<p>mine'}
+
+
+def test_nothing_else_is_removed_with_an_old_site(tree, tmp_path):
+    out = tmp_path / 'site'
+    docs_site.build(out, root=tree)
+    (out / 'mine').mkdir()
+    (out / 'mine/thesis.txt').write_text('mine')
+    with pytest.raises(docs_site.Broken, match='thesis.txt is not part of the site'):
+        docs_site.build(out, root=tree)
+    (tmp_path / 'link').symlink_to(out)
+    with pytest.raises(docs_site.Broken, match='is a link'):
+        docs_site.build(tmp_path / 'link', root=tree)
+    with pytest.raises(docs_site.Broken, match='thesis.txt'):
+        docs_site.build(tmp_path / 'nowhere/../site', root=tree)
+    assert (out / 'mine/thesis.txt').read_text() == 'mine'
+
+
+def test_a_page_that_cannot_be_read_is_named(tree, tmp_path):
+    (tree / 'nbs/99_x.ipynb').write_text('{')
+    with pytest.raises(docs_site.Broken, match='99_x.ipynb is no notebook'):
+        docs_site.build(tmp_path / 'site', root=tree)
+    (tree / 'nbs/99_x.ipynb').unlink()
+    (tree / 'docs/index.md').write_bytes(b'\xff')
+    with pytest.raises(docs_site.Broken, match='is not UTF-8'):
+        docs_site.build(tmp_path / 'site', root=tree)
 
 
 @pytest.fixture

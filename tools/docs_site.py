@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from html import escape
+from html import escape, unescape
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
 from urllib.parse import quote, unquote, urlsplit
@@ -39,7 +39,8 @@ from pygments.util import ClassNotFound
 
 ROOT = Path(__file__).resolve().parents[1]
 THEME = ROOT / 'docs/theme'
-MARK = '<meta name="generator" content="merlin docs">'  # a folder whose index.html says this may be replaced
+MARK = '<meta name="generator" content="merlin docs">'
+LISTING = 'files.txt'  # of a site: what it holds, so that nothing else is ever removed with it
 STYLES = {'light': 'friendly', 'dark': 'github-dark'}  # of Pygments
 PICTURES = {'.png', '.svg', '.jpg', '.gif'}
 SHOWN = ('image/svg+xml', 'image/png', 'text/html', 'text/plain')  # of what a cell shows, the first that is there
@@ -83,7 +84,7 @@ def target_of(source: str) -> str:
 
 def docs_in_order(root: Path) -> list[str]:
     "The pages that docs/index.md links to, in its order; one that it forgets comes last."
-    contents = (root / 'docs/index.md').read_text(encoding='utf-8')
+    contents = read_page(root / 'docs/index.md')
     linked = [normpath(f'docs/{target}') for target in re.findall(r'\]\(([^)#\s]+\.md)\)', contents)]
     found = sorted(str(p.relative_to(root)) for p in root.glob('docs/*.md'))
     return list(dict.fromkeys(['docs/index.md', *linked, *found]))
@@ -156,11 +157,19 @@ def output_html(output: nbformat.NotebookNode) -> str:
         encoded = base64.b64encode(data[kind].encode()).decode()
         return f'<div class="output picture"><img src="data:{kind};base64,{encoded}" alt="{said}"></div>\n'
     if kind == 'image/png':
-        encoded = data[kind].replace('\n', '')
+        encoded = escape(data[kind].replace('\n', ''), quote=True)
         return f'<div class="output picture"><img src="data:{kind};base64,{encoded}" alt="{said}"></div>\n'
     if kind == 'text/html':
         return f'<div class="output">{data[kind]}</div>\n'
     return f'<div class="output"><pre>{ansi2html(data.get(kind, ""))}</pre></div>\n' if kind else ''
+
+
+def read_page(path: Path) -> str:
+    "The text of a page. Raises Broken where it is no UTF-8."
+    try:
+        return path.read_text(encoding='utf-8')
+    except UnicodeDecodeError:
+        raise Broken(f'{path} is not UTF-8') from None
 
 
 class Site:
@@ -207,11 +216,11 @@ class Site:
         if path in self.by_source:
             return self.by_source[path]
         file = self.root / path
-        hidden = path.startswith('..') or any(
-            part.startswith('.') and part != '.' for part in PurePosixPath(path).parts
-        )
-        if hidden or not file.exists():
+        if path.startswith('..') or not file.exists():
             raise Broken(f'{page.source}: the link to {href} leads nowhere; correct it')
+        if any(part.startswith('.') and part != '.' for part in PurePosixPath(path).parts):
+            why = 'leads to a hidden file, and those are no part of the site'
+            raise Broken(f'{page.source}: the link to {href} {why}; name the path without a link')
         if file.suffix in PICTURES:
             self.files.add(path)
             return path
@@ -239,7 +248,10 @@ class Site:
 
     def notebook(self, page: Page) -> str:
         "A notebook as HTML: words, code without the lines that nbdev reads, and what was printed or drawn."
-        nb = nbformat.read(self.notebooks / PurePosixPath(page.source).relative_to('nbs'), as_version=4)
+        try:
+            nb = nbformat.read(self.notebooks / PurePosixPath(page.source).relative_to('nbs'), as_version=4)
+        except ValueError as error:
+            raise Broken(f'{page.source} is no notebook: {str(error)[:100]}') from None
         out, taken = [], set()
         for cell in nb.cells:
             source = DIRECTIVE.sub('', cell.source).strip('\n') if cell.cell_type == 'code' else cell.source
@@ -279,10 +291,10 @@ class Site:
             if page.source.endswith('.ipynb'):
                 page.body = self.notebook(page)
             else:
-                page.body = self.render(page, (self.root / page.source).read_text(encoding='utf-8'), set())
+                page.body = self.render(page, read_page(self.root / page.source), set())
             page.title = next((text for level, _, text in page.headings if level == 1), page.source)
             about = re.search(r'<blockquote>\s*<p>(.*?)</p>', page.body, re.S)
-            page.about = re.sub(r'<[^>]+>', '', about[1]) if about and page.source.endswith('.ipynb') else ''
+            page.about = unescape(re.sub(r'<[^>]+>', '', about[1])) if about and page.source.endswith('.ipynb') else ''
         while waiting := [page for page in self.extra.values() if not page.body]:
             for page in waiting:
                 page.body = self.folder(page) if page.is_folder else self.text(page)
@@ -368,16 +380,26 @@ def notebooks(root: Path, run: bool) -> Iterator[Path]:
 
 
 def check_replaceable(out: Path) -> None:
-    "Only a site of ours, or nothing, may be replaced."
+    "Only a site of ours with nothing else in it, or an empty folder, may be replaced."
+    if out.is_symlink():
+        raise Broken(f'{out} is a link; name the folder itself')
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
-    index = out / 'index.html'
-    if not (index.is_file() and MARK in index.read_text(encoding='utf-8', errors='replace')):
+    try:
+        ours = set((out / LISTING).read_text(encoding='utf-8').splitlines())
+        marked = MARK in (out / 'index.html').read_text(encoding='utf-8', errors='replace')
+    except (OSError, UnicodeDecodeError):
+        ours, marked = set(), False
+    if not marked:
         raise Broken(f'{out} is there and is no site of merlin; name another --out, or move it away')
+    held = sorted(p.relative_to(out).as_posix() for p in out.rglob('*') if not p.is_dir() or p.is_symlink())
+    if foreign := [name for name in held if name not in ours]:
+        raise Broken(f'{out / foreign[0]} is not part of the site; move it elsewhere')
 
 
 def build(out: Path, run: bool = False, root: Path = ROOT) -> int:
     "Make the site beside its place and move it there in one step; the number of pages."
+    out = Path(os.path.abspath(out))  # without `..`: what is checked is what is replaced
     check_replaceable(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with notebooks(root, run) as source, tempfile.TemporaryDirectory(prefix=f'{out.name}.', dir=out.parent) as folder:
@@ -386,10 +408,22 @@ def build(out: Path, run: bool = False, root: Path = ROOT) -> int:
         new, old = Path(folder) / 'new', Path(folder) / 'old'
         new.mkdir()
         count = site.write(new)
+        held = sorted(p.relative_to(new).as_posix() for p in new.rglob('*') if p.is_file())
+        (new / LISTING).write_text('\n'.join([*held, LISTING]) + '\n', encoding='utf-8')
+        check_replaceable(out)  # again: writing took a while
+        put(new, out, old)
+    return count
+
+
+def put(new: Path, out: Path, old: Path) -> None:
+    "Move the new site to its place; whatever stops that, SIGTERM too, the old one stands there again."
+    try:
         if out.exists():
             out.rename(old)
         new.rename(out)
-    return count
+    finally:
+        if old.exists() and not out.exists():
+            old.rename(out)
 
 
 def main(argv: list[str] | None = None) -> int:
