@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['OWN', 'STYLE', 'SHADES', 'NAMES', 'AXIS_NAMES', 'SPAN', 'WIDEST', 'RINGS', 'MARKERS', 'DASHES', 'MOST_MOVED',
-           'DEPTHS', 'styled', 'Picture', 'new_picture', 'svg_text', 'wide', 'shorten', 'number', 'axes_of',
-           'check_names', 'plane', 'marks', 'elsewhere', 'scale', 'heatmap', 'draw_cells', 'frame_cell', 'lines',
-           'draw_line', 'ring', 'moved_cases', 'rank_change', 'make_room', 'draw_move', 'move_legend', 'kind_bars',
-           'leg_recall', 'draw_recall', 'latency_plot']
+           'DEPTHS', 'styled', 'Picture', 'new_picture', 'svg_text', 'wide', 'shorten', 'number', 'check_names',
+           'plane', 'marks', 'elsewhere', 'scale', 'heatmap', 'draw_cells', 'frame_cell', 'lines', 'draw_line', 'ring',
+           'moved_cases', 'rank_change', 'make_room', 'draw_move', 'move_legend', 'kind_bars', 'leg_recall',
+           'draw_recall', 'latency_plot']
 
 # %% ../nbs/61a_plots.ipynb #55abc708
 import io
@@ -26,10 +26,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from .choice import axes_of
 from .errors import ConfigError, nearest, printable
-from .figures import FIGURES, Rank, percentile, sign_test
+from .figures import FIGURES, Rank, percentile, sign_test, wilson
 from .judging import Fetched, Run
-from .recall import FIRST, best_of_legs, leg_overlap, leg_ranks, wilson, within
+from .recall import FIRST, best_of_legs, leg_overlap, leg_ranks, within
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -107,11 +108,6 @@ def number(value: float) -> str:
     return f'{value:.6g}'
 
 # %% ../nbs/61a_plots.ipynb #7ce4f993
-def axes_of(frame: 'DataFrame') -> list[str]:
-    "The columns that make a setting: those before `cases`."
-    return list(frame.columns[: list(frame.columns).index('cases')])
-
-
 def check_names(frame: 'DataFrame', axes: Sequence[str], figure: str) -> None:
     "Raises ConfigError for an axis or a figure that the frame does not have."
     for axis in axes:

@@ -14,18 +14,18 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
-from datetime import date
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import __version__
-from .config import Config
-from .judging import Fetched, Outcome, Run, latency, summary
-from .plots import MARKERS, axes_of, heatmap, kind_bars, latency_plot, leg_recall, lines, rank_change, svg_text
+from .choice import Choice, Evaluation, axes_of, best, fragment, other_outcomes, setting_of
+from .judging import Fetched, Outcome, Run, summary
+from .plots import MARKERS, heatmap, kind_bars, leg_recall, lines, rank_change, svg_text
 from .redact import Redactor
+from .settings import rejudge
 from .shelf import FORMAT, MARK, replaced
-from .story import HELD, TUNE, Choice, Material, against, flat_axes, in_words, kind_lines, page
+from .story import HELD, TUNE, Material, against, flat_axes, in_words, kind_lines, page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,11 +55,15 @@ def same_row(frame: 'DataFrame', setting: Any) -> int:
 
 
 def judged(
-    fetched: Mapping[str, Sequence[Fetched]], settings: Mapping[str, Any], rejudge: Callable[..., Run]
+    fetched: Mapping[str, Sequence[Fetched]], settings: Mapping[str, Any], got: Evaluation
 ) -> dict[str, dict[str, Run]]:
     "The runs; the holdout has none of the best tried."
     return {
-        half: {name: rejudge(cases, s) for name, s in settings.items() if half == TUNE or name != 'best tried'}
+        half: {
+            name: rejudge(cases, got.config, s, got.today)
+            for name, s in settings.items()
+            if half == TUNE or name != 'best tried'
+        }
         for half, cases in fetched.items()
     }
 
@@ -94,7 +98,7 @@ def pictures(m: Material) -> dict[str, 'Figure']:
     if kind_lines(m):
         figures = summary(runs['chosen'])
         out['kinds'] = kind_bars(figures | {'kinds': {m.safe(k): v for k, v in figures['kinds'].items()}})
-    out['legs'] = leg_recall([f for half in m.fetched.values() for f in half])
+    out['legs'] = leg_recall(m.fetched[TUNE])
     return out
 
 
@@ -115,25 +119,25 @@ def summary_text(m: Material, files: Iterable[str]) -> str:
         for figures in got.values():
             figures['kinds'] = {m.safe(kind): row for kind, row in figures['kinds'].items()}
         halves[half] = got | {k: v for k, v in against(m, half, 'chosen').items() if k in ('better', 'worse', 'p')}
+    if HELD in halves:
+        halves[HELD]['verdict'] = m.choice.holdout.get('verdict')
     changed = in_words(m.choice.setting, m.choice.present)
     settings = {'present': asdict(m.choice.present), 'chosen': asdict(m.choice.setting)}
-    out = {'format': FORMAT, **m.facts, 'settings': len(m.frame), **settings, 'changed': changed,
+    out = {'format': FORMAT, **m.facts, 'settings': len(m.frame), 'outcomes': other_outcomes(m.frame), **settings, 'changed': changed,
            'noise': bool(m.choice.noise), 'warnings': [m.safe(w) for w in m.choice.warnings],
            'tune': halves[TUNE], 'holdout': halves.get(HELD), 'files': sorted(files)}  # fmt: skip
     return json.dumps(rounded(out), indent=1, ensure_ascii=False) + '\n'
 
 
 def cases_text(m: Material) -> str:
-    "cases.csv: every question under the present and the chosen setting."
+    "cases.csv: every question to tune on under the present and the chosen setting; of the holdout, none."
     out = io.StringIO()
     rows = csv.writer(out, lineterminator='\n')
-    rows.writerow(
-        ['question', 'half', 'kind', 'rank_present', 'rank_chosen', 'clean_rank', 'weak', 'first', 'second', 'third']
-    )
-    for half, runs in m.runs.items():
-        for before, o in zip(runs['present'].outcomes, runs['chosen'].outcomes, strict=True):
-            top = [m.safe(path) + (f' § {m.safe(heading)}' if heading else '') for path, heading in o.top]
-            rows.writerow([o.q, half, m.safe(o.case.kind), *ranks_of(before, o), all(o.weak), *top])
+    rows.writerow(['question', 'kind', 'rank_present', 'rank_chosen', 'clean_rank', 'weak', 'first', 'second', 'third'])
+    runs = m.runs[TUNE]
+    for before, o in zip(runs['present'].outcomes, runs['chosen'].outcomes, strict=True):
+        top = [m.safe(path) + (f' § {m.safe(heading)}' if heading else '') for path, heading in o.top]
+        rows.writerow([o.q, m.safe(o.case.kind), *ranks_of(before, o), all(o.weak), *top])
     return out.getvalue()
 
 
@@ -145,66 +149,51 @@ def ranks_of(before: Outcome, after: Outcome) -> tuple[object, object, object]:
 
 # %% ../nbs/62_report.ipynb #77c3b442
 def facts_of(
-    name: str, cases: str | os.PathLike, today: date, meta: Mapping[str, Any], fetched: Sequence[Fetched], command: str,
-    safe: Callable[[str], str],
-) -> dict[str, Any]:  # fmt: skip
+    got: Evaluation, name: str, cases: str | os.PathLike, command: str, safe: Callable[[str], str]
+) -> dict[str, Any]:
     "What identifies a report: never a path of this machine."
-    counts = meta.get('counts') or {}
+    counts, heads = got.meta.get('counts') or {}, (got.meta.get('state') or {}).get('heads') or {}
     return {
-        'name': safe(name), 'cases': safe(Path(cases).name), 'today': today.isoformat(), 'version': __version__,
-        'model': safe(fetched[0].candidates.model), 'k': fetched[0].k,
-        'commits': {safe(repo): head for repo, head in sorted(((meta.get('state') or {}).get('heads') or {}).items())},
+        'name': safe(name), 'cases': safe(Path(cases).name), 'today': got.today.isoformat(), 'version': __version__,
+        'model': safe(got.tuning[0].candidates.model), 'k': got.tuning[0].k,
+        'commits': {safe(repo): head for repo, head in sorted(heads.items())},
         'documents': counts.get('documents', 0), 'sections': counts.get('chunks', 0), 'command': command,
     }  # fmt: skip
 
 
 def write_report(
     folder: str | os.PathLike,
-    tuning: Sequence[Fetched],
-    holdout: Sequence[Fetched],  # may be empty
-    frame: 'DataFrame',
-    choice: Choice,
-    config: Config,
-    command: str | Sequence[str],
-    *,
-    rejudge: Callable[[Sequence[Fetched], Any], Run],  # every case under a setting
-    fragment: str,  # of a layout file
-    best: int | None = None,  # row of the best tried, shown where it was not chosen
-    meta: Mapping[str, Any],  # of the index
+    got: Evaluation,
+    frame: 'DataFrame',  # the sweep over it
+    choice: Choice,  # by that sweep
+    command: str | Sequence[str],  # that makes it again; private paths in it are replaced
     cases: str | os.PathLike,  # the case file; only its name is shown
-    today: date,
-    times: bool = False,  # also latency.json and latency.svg, which differ each time
 ) -> Path:
     "Write a report; the path of its page. Raises RefusedError where the folder holds something else, FailedError."
     folder = Path(os.path.abspath(folder))
-    redactor = Redactor(config.redact.disable, config.redact.secret_hashes)
+    redactor = Redactor(got.config.redact.disable, got.config.redact.secret_hashes)
 
     def safe(text: str) -> str:
         return redactor.redact(text).text
 
-    facts = facts_of(folder.name, cases, today, meta, tuning, shown_command(command, safe), safe)
-    fetched = {TUNE: tuning, **({HELD: holdout} if any(f.case.expect for f in holdout) else {})}
+    facts = facts_of(got, folder.name, cases, shown_command(command, safe), safe)
+    fetched = {TUNE: got.tuning, **({HELD: got.holdout} if choice.holdout else {})}
     settings = {'present': choice.present, 'chosen': choice.setting}
-    if choice.noise and best is not None:
-        row = {axis: float(frame[axis][best]) for axis in axes_of(frame)}
-        settings['best tried'] = replace(choice.setting, **row)
-    runs, row = judged(fetched, settings, rejudge), same_row(frame, choice.setting)
-    m = Material(frame, choice, row, best, fetched, runs, config, fragment, facts, safe)
+    if choice.noise:
+        settings['best tried'] = setting_of(frame, best(frame))
+    runs, row = judged(fetched, settings, got), same_row(frame, choice.setting)
+    text = fragment(choice, got.config)
+    m = Material(frame, choice, row, best(frame), fetched, runs, got.config, text, facts, safe)
     with replaced(folder) as new:
-        for name, text in report_files(m, times).items():
-            (new / name).write_text(text, encoding='utf-8', newline='\n')
+        for name, written in report_files(m).items():
+            (new / name).write_text(written, encoding='utf-8', newline='\n')
     return folder / 'report.md'
 
 
-def report_files(m: Material, times: bool) -> dict[str, str]:
+def report_files(m: Material) -> dict[str, str]:
     "Name -> text."
     drawn = pictures(m)
     files = {f'{name}.svg': svg_text(picture) for name, picture in drawn.items()}
     files |= {'report.md': page(m, drawn), 'cases.csv': cases_text(m)}
     files['sweep.csv'] = m.frame.to_csv(index=False, float_format='%.6g', lineterminator='\n')
-    if times:
-        asked = [f for half in m.fetched.values() for f in half]
-        files['latency.svg'] = svg_text(latency_plot(asked))
-        note = 'milliseconds on one machine at one time; not the same twice'
-        files['latency.json'] = json.dumps({'note': note, **rounded(latency(asked))}, indent=1) + '\n'
     return files | {MARK: summary_text(m, [*files, MARK])}

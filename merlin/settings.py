@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['PACKAGES', 'AXES', 'LEGS', 'MAX_SETTINGS', 'STANDARD', 'CHECKS', 'need', 'Setting', 'shipped', 'apply', 'rejudge',
-           'axis', 'option', 'numbers', 'grid']
+           'axis', 'option', 'numbers', 'checked', 'product', 'usable', 'left_out', 'grid']
 
 # %% ../nbs/60a_settings.ipynb #45d81829
 import itertools
 import math
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from importlib.util import find_spec
@@ -109,16 +109,37 @@ def numbers(text: str, name: str) -> list[float]:
         raise ConfigError(f'{text[:40]!r} is no list of numbers', name, f'write it like {name} 0,0.5,1') from None
 
 
-def grid(config: Config, **axes: Sequence[float]) -> list[Setting]:
-    "The settings to try: the present one, then the product of the axes. Raises ConfigError."
-    present = shipped(config)
+def checked(axes: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    "What the axes are to try, the standard ones where none is named. Raises ConfigError."
     tried = {name: axis(name, values) for name, values in (axes or STANDARD).items()}
     if (count := math.prod(map(len, tried.values()))) > MAX_SETTINGS:
         raise ConfigError(f'{count:,} settings', hint=f'try at most {MAX_SETTINGS:,}: leave out values or axes')
-    product = [
-        replace(present, **dict(zip(tried, values, strict=True))) for values in itertools.product(*tried.values())
-    ]
-    kept = dict.fromkeys([present, *(s for s in product if s.vector or s.fulltext)])
-    for setting in kept:
+    return tried
+
+
+def product(config: Config, axes: Mapping[str, Sequence[float]]) -> list[Setting]:
+    "Every combination of the axes, also those that no layout may hold. Raises ConfigError."
+    present, tried = shipped(config), checked(axes)
+    return [replace(present, **dict(zip(tried, values, strict=True))) for values in itertools.product(*tried.values())]
+
+
+def usable(setting: Setting) -> bool:
+    "Whether a layout may hold it: vectors or full text must weigh something."
+    return bool(setting.vector or setting.fulltext)
+
+
+def left_out(config: Config, **axes: Sequence[float]) -> int:
+    "How many combinations a grid leaves out. Raises ConfigError."
+    return sum(not usable(setting) for setting in product(config, axes))
+
+
+def grid(config: Config, **axes: Sequence[float]) -> list[Setting]:
+    "The settings to try: the present one, then the usable ones of the product. Raises ConfigError."
+    kept = [setting for setting in product(config, axes) if usable(setting)]
+    if not kept:
+        hint = 'an exact search would find nothing; try another value of --vector or --fulltext than 0'
+        raise ConfigError('every combination has vector 0 and fulltext 0', hint=hint)
+    tried = list(dict.fromkeys([shipped(config), *kept]))
+    for setting in tried:
         apply(config, setting)
-    return list(kept)
+    return tried

@@ -77,6 +77,7 @@ LAYERS = [
     'recall',
     'evaluate',
     'settings',
+    'choice',
     'plots',
     'shelf',
     'story',
@@ -93,7 +94,8 @@ LAYERS = [
 
 # Tools of the notebooks and of the evaluation: an installed merlin must work without them.
 FOREIGN = {'nbdev', 'fastcore', 'execnb', 'pandas', 'matplotlib', 'IPython'}
-DRAWN = {'sweep', 'plots', 'story', 'report', 'charts'}  # tables and pictures for people; no server imports them
+# Tables and pictures for people; no server imports them.
+DRAWN = {'sweep', 'choice', 'plots', 'story', 'report', 'charts'}
 
 IMPORTED_AS = {'google-re2': 're2', 'PyYAML': 'yaml'}  # packages whose module has another name
 

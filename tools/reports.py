@@ -19,16 +19,16 @@ from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 
-from merlin.cases import choose_half, load_cases
+from merlin.cases import load_cases
+from merlin.choice import decide
 from merlin.config import Config
 from merlin.errors import ConfigError, MerlinError
 from merlin.ingest import ingest
-from merlin.judging import Fetched, fetch_cases
 from merlin.report import write_report
-from merlin.settings import STANDARD, grid, rejudge
+from merlin.settings import STANDARD, grid
 from merlin.shelf import write_index
-from merlin.store import read_meta, session
-from merlin.sweep import best, decide, fragment, sweep
+from merlin.store import session
+from merlin.sweep import fetch_halves, sweep
 from merlin.testing import fixture_record, scratch
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,24 +83,15 @@ def indexed(name: str) -> Iterator[Config]:
         yield config
 
 
-def halves(fetched: list[Fetched]) -> tuple[list[Fetched], list[Fetched]]:
-    "Those to tune on, and those held out."
-    return [f for f in fetched if not f.case.holdout], [f for f in fetched if f.case.holdout]
-
-
 def make_report(name: str, shelf: Path) -> Path:
     "Index, sweep, choose, write."
     today = TODAY[name]
     with indexed(name) as config, session(config.database) as conn:
-        meta = read_meta(conn)
-        tuning, holdout = halves(fetch_cases(conn, choose_half(load_cases(cases_of(name)), 'all', name), config))
-    frame = sweep(tuning, config, grid(config, **AXES[name]), today)
-    choice = decide(frame, tuning, holdout, config, today)
-    return write_report(
-        shelf / name, tuning, holdout, frame, choice, config, f'python tools/reports.py {name}',
-        rejudge=lambda fetched, setting: rejudge(fetched, config, setting, today), fragment=fragment(choice, config),
-        best=best(frame), meta=meta, cases=cases_of(name), today=today,
-    )  # fmt: skip
+        got = fetch_halves(conn, config, load_cases(cases_of(name)), None, 10, today)
+    frame = sweep(got.tuning, config, grid(config, **AXES[name]), today)
+    choice = decide(frame, got.tuning, got.holdout, config, today)
+    command = f'python tools/reports.py {name}'
+    return write_report(shelf / name, got, frame, choice, command, cases_of(name))
 
 
 def main() -> int:

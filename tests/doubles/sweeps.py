@@ -4,13 +4,14 @@ from datetime import date
 from pathlib import Path
 
 from merlin.cases import Answer, Case
+from merlin.choice import Evaluation, decide
 from merlin.config import load_config
 from merlin.judging import Fetched
 from merlin.legs import Facts, Found
 from merlin.report import write_report
 from merlin.search import Candidates
-from merlin.settings import grid, rejudge
-from merlin.sweep import best, decide, fragment, sweep
+from merlin.settings import grid
+from merlin.sweep import sweep
 
 TODAY = date(2030, 2, 1)
 CONFIG = load_config({'REPO_DIR': '/nowhere'})
@@ -40,16 +41,11 @@ def questions(hard: int = 3, tune: int = 16, held: int = 8) -> list[Fetched]:
     ]
 
 
-def make(
-    folder: Path, asked: list[Fetched], command='merlin sweep cases.yaml', config=CONFIG, times=False, **axes
-) -> Path:
+def make(folder: Path, asked: list[Fetched], command='merlin sweep cases.yaml', config=CONFIG, **axes) -> Path:
     "A report."
     tuning, holdout = [f for f in asked if not f.case.holdout], [f for f in asked if f.case.holdout]
     frame = sweep(tuning, config, grid(config, **(axes or {'boost': [0, 1, 2], 'recency': [0, 0.05, 0.2]})), TODAY)
     choice = decide(frame, tuning, holdout, config, TODAY)
-    return write_report(
-        folder, tuning, holdout, frame, choice, config, command,
-        rejudge=lambda fetched, setting: rejudge(fetched, config, setting, TODAY), fragment=fragment(choice, config),
-        best=best(frame), meta={'state': {'heads': {'': COMMIT}}, 'counts': {'documents': 4, 'chunks': 4}},
-        cases='/srv/somebody/cases.yaml', today=TODAY, times=times,
-    )  # fmt: skip
+    meta = {'state': {'heads': {'': COMMIT}}, 'counts': {'documents': 4, 'chunks': 4}}
+    got = Evaluation(config, TODAY, tuning, holdout, meta)
+    return write_report(folder, got, frame, choice, command, '/srv/somebody/cases.yaml')
