@@ -49,8 +49,10 @@ def choose_paths(wanted: Sequence[str], known: Sequence[str]) -> set[str]:
         name = '.' if text in ('.', './') else text.removeprefix('./').rstrip('/')
         if not name:
             raise ConfigError('is no path of the record', printable(repr(text[:200])), 'for the whole record write .')
-        glob = Globs((name,))
-        found = {p for p in known if name == '.' or p == name or p.startswith(f'{name}/') or glob.first(p) == 0}
+        glob = None if name in known else Globs((name,))
+        found = {
+            p for p in known if name == '.' or p == name or p.startswith(f'{name}/') or (glob and glob.first(p) == 0)
+        }
         if not found:
             hint = f'paths start at the top of the record, and only what HEAD holds counts; {nearest(name, {*known, *folders})}'
             raise ConfigError('no page has this path', printable(text[:200]), hint)

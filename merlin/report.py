@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['placeholder', 'shown_command', 'same_row', 'judged', 'planes', 'swept', 'pictures', 'rounded', 'summary_text',
-           'cases_text', 'ranks_of', 'facts_of', 'write_report', 'report_files']
+           'cases_text', 'cell', 'ranks_of', 'facts_of', 'write_report', 'report_files']
 
 # %% ../nbs/62_report.ipynb #2bb7870e
 import csv
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import __version__
 from .choice import Choice, Evaluation, axes_of, best, fragment, other_outcomes, setting_of
+from .errors import printable
 from .judging import Fetched, Outcome, Run, summary
 from .plots import MARKERS, heatmap, kind_bars, leg_recall, lines, rank_change, svg_text
 from .redact import Redactor
@@ -137,8 +138,14 @@ def cases_text(m: Material) -> str:
     runs = m.runs[TUNE]
     for before, o in zip(runs['present'].outcomes, runs['chosen'].outcomes, strict=True):
         top = [m.safe(path) + (f' § {m.safe(heading)}' if heading else '') for path, heading in o.top]
-        rows.writerow([o.q, m.safe(o.case.kind), *ranks_of(before, o), all(o.weak), *top])
+        rows.writerow([cell(o.q), cell(m.safe(o.case.kind)), *ranks_of(before, o), all(o.weak), *map(cell, top)])
     return out.getvalue()
+
+
+def cell(text: str) -> str:
+    "A text as part of a table, which no spreadsheet takes for a formula."
+    line = printable(text)
+    return f"'{line}" if line[:1] in ('=', '+', '-', '@') else line
 
 
 def ranks_of(before: Outcome, after: Outcome) -> tuple[object, object, object]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .choice import Choice, axes_of, other_outcomes
 from .config import Config
+from .errors import printable
 from .figures import FIGURES, LEVEL, beyond_chance, fewest_moves
 from .judging import Fetched, Run, compare, summary
 from .recall import FIRST, best_of_legs, leg_overlap, leg_ranks, within
@@ -75,7 +76,9 @@ def question_lines(m: Material) -> list[str]:
     for half, fetched in m.fetched.items():
         answered = sum(bool(f.case.expect) for f in fetched)
         rows.append((half, answered, len(fetched) - answered))
-    head = f'{m.facts["documents"]:,} documents, {m.facts["sections"]:,} sections; questions of `{m.facts["cases"]}`:'
+    head = (
+        f'{m.facts["documents"]:,} documents, {m.facts["sections"]:,} sections; questions of {plain(m.facts["cases"])}:'
+    )
     return ['## The questions', '', head, '', *table(('half', 'with an answer', 'without'), rows)]
 
 
@@ -326,7 +329,7 @@ def again_lines(m: Material) -> list[str]:
             ('day that recency counts from', f['today']), ('results looked at', f['k']),
             ('half life of recency', f'{m.config.recency.half_life_days:g} days'),
             ('boosts', plain(', '.join(f'{k} {v:g}' for k, v in m.config.boost.items())) or 'none')]  # fmt: skip
-    return ['## Make it again', '', f'    {f["command"]}', '', *table(('', ''), rows)]
+    return ['## Make it again', '', f'    {printable(f["command"])}', '', *table(('', ''), rows)]
 
 
 def sweep_images(drawn: Iterable[str]) -> list[str]:

@@ -20,7 +20,7 @@ from merlin.errors import ConfigError, FailedError, MerlinError, RefusedError
 from merlin.evaluate import evaluate, main, parser, with_weights
 from merlin.figures import DRAWS, bootstrap
 from merlin.ingest import ingest
-from merlin.judging import fetch_cases, judge, rank_of, summary
+from merlin.judging import fetch_cases, judge, rank_of, read_run, summary
 from merlin.rank import WEAK
 from merlin.search import search
 from merlin.testing import WordEmbedder, commit_all, drop_schema, fixture_record
@@ -340,3 +340,9 @@ def test_intervals_do_not_depend_on_the_process():
     env = {'PATH': os.environ['PATH'], 'PYTHONPATH': str(ROOT), 'PYTHONHASHSEED': '7'}
     done = subprocess.run([sys.executable, '-c', code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(bootstrap(values)) and DRAWS == 2_000
+
+
+def test_a_run_to_compare_with_that_is_no_file_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / 'pipe')
+    with pytest.raises(ConfigError, match='is no file that a run was printed to'):
+        read_run(tmp_path / 'pipe', 10)

@@ -506,3 +506,7 @@ def test_the_page_lists_every_kind_that_there_is_by_its_severity():
     rows = [line.split(' | ')[0] for line in warnings.splitlines() if line.startswith('| `')]
     graver = {name.strip('`') for row in rows for name in row.removeprefix('| ').split(', ')}
     assert graver and {severity(kind) for kind in graver} == {'warning'}
+
+
+def test_a_path_that_is_a_page_needs_to_be_no_glob():
+    assert choose_paths(['[draft.md'], ['[draft.md', 'b.md']) == {'[draft.md'}

@@ -17,7 +17,8 @@ from doubles.sweeps import COMMIT, CONFIG, fetched, make, questions
 
 from merlin.errors import FailedError, RefusedError
 from merlin.figures import fewest_moves
-from merlin.shelf import INDEX, replaced, write_index
+from merlin.report import cell
+from merlin.shelf import INDEX, check_folder, check_place, plain, replaced, write_index
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = ROOT / 'eval_reports'
@@ -252,3 +253,35 @@ def test_the_shipped_report_of_the_fixture_record_is_what_the_command_makes(monk
     rows = [list(csv.DictReader((p / 'fixture/cases.csv').open())) for p in (SHIPPED, tmp_path)]
     assert [r['question'] for r in rows[0]] == [r['question'] for r in rows[1]], again
     assert sum(a['rank_present'] != b['rank_present'] for a, b in zip(*rows, strict=True)) <= 3, again
+
+
+@pytest.mark.parametrize(
+    'text, shown',
+    [("=cmd|'/C calc'!A0", "'=cmd|'/C calc'!A0"), ('+1', "'+1"), ('a=1', 'a=1'), ('\x1b[31m', '\\u{1b}[31m'), ('', '')],
+)
+def test_no_cell_of_a_table_is_a_formula(text, shown):
+    assert cell(text) == shown
+
+
+def test_only_files_that_a_report_has_are_removed_with_an_old_one(tmp_path):
+    (tmp_path / 'sub').mkdir()
+    (tmp_path / 'secret.txt').write_text('mine')
+    summary = {'format': 'merlin report 1', 'files': ['summary.json', 'secret.txt', 'sub', '../x.md']}
+    (tmp_path / 'summary.json').write_text(json.dumps(summary))
+    with pytest.raises(RefusedError, match="'secret.txt' is not part of the report"):
+        check_folder(tmp_path)
+    (tmp_path / 'secret.txt').unlink()
+    with pytest.raises(RefusedError, match="'sub' is not part of the report"):
+        check_folder(tmp_path)
+
+
+def test_a_folder_whose_name_is_not_utf8_is_refused(tmp_path):
+    with pytest.raises(RefusedError, match='not UTF-8'):
+        check_place(f'{tmp_path}/by\udcff')
+
+
+@pytest.mark.parametrize(
+    'text, shown', [('a & b', 'a &amp; b'), ('$x$', r'\$x\$'), ('a\n# b', 'a # b'), ('<b>`x`', r'\<b\>\`x\`')]
+)
+def test_words_of_others_are_shown_as_they_are(text, shown):
+    assert plain(text) == shown
