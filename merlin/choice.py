@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FEW', 'HEAD', 'axes_of', 'setting_of', 'differing', 'distance', 'ranked_rows', 'best', 'other_outcomes',
-           'beyond_noise', 'choose', 'verdict', 'Evaluation', 'Choice', 'decide', 'held_back', 'noise_warning',
-           'few_cases', 'doubts', 'fragment']
+           'beyond_noise', 'choose', 'verdict', 'Evaluation', 'Choice', 'decide', 'held_back', 'idle_axes',
+           'noise_warning', 'few_cases', 'doubts', 'fragment']
 
 # %% ../nbs/60b_choice.ipynb #b55f0403
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .config import Config
 from .figures import beyond_chance, fewest_moves
 from .judging import Fetched, compare, summary
+from .rank import recency_factor
 from .settings import AXES, LEGS, Setting, apply, rejudge
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def decide(
     }
     held = held_back(holdout, config, present, setting, today) if any(f.case.expect for f in holdout) else None
     warnings = [noise_warning(frame)] if noise else []
-    warnings += doubts(tune, held)
+    warnings += [*doubts(tune, held), *idle_axes(tuning, config, today)]
     if setting.near_tie != present.near_tie:
         warnings.append(f'near_tie is no key of the layout: it takes NEAR_TIE = {setting.near_tie:g} in merlin.rank')
     return Choice(setting, present, tune, held, noise, tuple(warnings))
@@ -137,6 +138,21 @@ def held_back(
     return held | ({'verdict': verdict(held)} if setting != present else {})
 
 # %% ../nbs/60b_choice.ipynb #74bd7f00
+def idle_axes(fetched: Sequence[Fetched], config: Config, today: date) -> list[str]:
+    "Which parts of the ranking could move nothing among what was found, and why."
+    found = [facts for f in fetched for facts in f.candidates.facts.values()]
+    kinds = sorted({facts.type for facts in found})
+    out = []
+    if found and len({config.boost.get(kind, 1.0) for kind in kinds}) == 1:
+        out.append(f'boost can move nothing: all that was found is of type {", ".join(kinds)}, see layout.rules')
+    newest = max((facts.date for facts in found if facts.date), default=None)
+    if newest and recency_factor(newest, today, config.recency) < 1.001:
+        out.append(f'recency can move nothing: the newest section found is {(today - newest).days} days old')
+    if found and not any(facts.stale for facts in found):
+        out.append('stale can move nothing: no superseded section was found')
+    return out
+
+
 def noise_warning(frame: 'DataFrame') -> str:
     "Why the best row is not taken."
     row, tried = frame.loc[best(frame)], other_outcomes(frame)

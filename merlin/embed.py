@@ -168,7 +168,8 @@ LEAST_GAP = 0.05  # a model that can't tell them apart is not trusted more for i
 def answer_gap(embedder: Embedder) -> float:
     "How much nearer than the others' answers a question is to its own: a difference of mean cosines, at least LEAST_GAP."
     answers = embedder.embed_documents([answer for _, answer in PAIRS])
-    rows = [[cosine(embedder.embed_query(question), answer) for answer in answers] for question, _ in PAIRS]
+    asked = [embedder.embed_query(question) for question, _ in PAIRS]
+    rows = [[cosine(question, answer) for answer in answers] for question in asked]
     own = sum(row[n] for n, row in enumerate(rows))
     others = sum(map(sum, rows)) - own
     count = len(PAIRS)

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['Check', 'KINDS', 'WRITTEN', 'TYPE_NAME', 'REPO_NAME', 'FAMILY', 'IDENTIFIER', 'LINE', 'PLACE', 'TYPES', 'KEYS',
            'BY_TYPE', 'FILE', 'TYPE_LISTS', 'SHIPPED', 'RepoConfig', 'Rule', 'Layout', 'Pattern', 'Recency', 'Stale',
-           'SearchConfig', 'RedactConfig', 'ChunkConfig', 'LayoutFile', 'expand', 'parse_toml', 'read_layout']
+           'SearchConfig', 'RedactConfig', 'ChunkConfig', 'LayoutFile', 'expand', 'toml_hint', 'parse_toml',
+           'read_layout']
 
 # %% ../nbs/00_layout.ipynb #4ef3d8df
 import json
@@ -388,6 +389,13 @@ def _unreached(repos: tuple[RepoConfig, ...], rules: tuple[Rule, ...], where: st
 SHIPPED = Path(merlin.__file__).with_name('data') / 'merlin.toml'
 
 
+def toml_hint(reason: str) -> str:
+    "What to do about text that is not TOML."
+    if re.match(r'Cannot (?:declare|overwrite)', reason):
+        return 'it is there already: put the keys into the one table'
+    return 'correct that line; text stands in quotes'
+
+
 def parse_toml(text: str, where: str) -> dict[str, Any]:
     "The text as TOML; raises ConfigError with path:line."
     import tomllib  # not needed by those who only import the classes
@@ -400,9 +408,7 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
         found = re.search(r' \(at line (\d+), column \d+\)$', str(error))
         line = found[1] if found else text.rstrip().count('\n') + 1
         reason = re.sub(r' \(at [^()]*\)$', '', str(error))[:120]
-        raise ConfigError(
-            f'not TOML: {reason}', f'{where}:{line}', 'correct that line; text stands in quotes'
-        ) from None
+        raise ConfigError(f'not TOML: {reason}', f'{where}:{line}', toml_hint(reason)) from None
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -43,6 +43,7 @@ from .redact import Redactor
 from .search import check_k
 from .settings import AXES, LEGS, STANDARD, Setting, grid, left_out, need, numbers, option, rejudge
 from .shelf import check_place
+from .status import not_fresh
 from .store import read_meta, require_index, session
 
 if TYPE_CHECKING:
@@ -213,12 +214,12 @@ def parser() -> argparse.ArgumentParser:
         epilog='example: merlin sweep cases.yaml --boost 0,0.5,1,1.5,2 --recency 0,0.05,0.1. Without an axis: '
         + ' '.join(f'{option(name)} {",".join(map(str, values))}' for name, values in STANDARD.items()),
     )  # fmt: skip
-    p.add_argument('cases', type=Path, metavar='CASES.yaml')
+    p.add_argument('cases', type=Path, metavar='CASES.yaml', help='questions with answers, see docs/evaluate.md')
     p.add_argument('-k', type=int, default=10, help='results that are looked at for each question, 1 to 50 (10)')
     meaning = {
         'boost': 'strengths of the [boost] table: every factor to this power, 0 off, 1 as it is',
         'recency': 'recency weights, 0 off', 'stale': 'factors of superseded sections, 1 off',
-        'near_tie': 'how far behind the best a newer section may be and still be shown, 0 to 1',
+        'near_tie': 'how far behind the best a newer section may be and still be shown, 0 to 1; no key of the layout',
     }  # fmt: skip
     for name in AXES:
         p.add_argument(option(name), metavar='F,F,…', help=meaning.get(name, f'weights of the {name} leg, 0 off'))
@@ -249,7 +250,7 @@ def ask(args: argparse.Namespace, config: Config, embed: Embedder | None = None)
     choose_half(cases, 'tune', str(args.cases))
     with session(config.database, make=False) as conn:
         require_index(read_meta(conn), config.database.schema)
-        warn(config, [*config.warnings, *lost_answers(conn, cases, str(args.cases))])
+        warn(config, [*config.warnings, *not_fresh(conn, config), *lost_answers(conn, cases, str(args.cases))])
         got = fetch_halves(conn, config, cases, embed, args.k, day_of(args.today))
     if lost := [f.degraded for f in (*got.tuning, *got.holdout) if f.degraded]:
         warn(config, [f'degraded: {len(lost)} of {len(cases)} questions, {lost[0]}'])

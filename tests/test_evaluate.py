@@ -17,12 +17,13 @@ from merlin.cases import Answer, Case, load_cases, lost_answers
 from merlin.config import RepoConfig, load_config
 from merlin.database import connect
 from merlin.errors import ConfigError, FailedError, MerlinError, RefusedError
-from merlin.evaluate import evaluate, main, parser, with_weights
+from merlin.evaluate import case_lines, evaluate, main, parser, with_weights
 from merlin.figures import DRAWS, bootstrap
 from merlin.ingest import ingest
-from merlin.judging import fetch_cases, judge, rank_of, read_run, summary
+from merlin.judging import Outcome, fetch_cases, judge, rank_of, read_run, summary
 from merlin.rank import WEAK
 from merlin.search import search
+from merlin.status import not_fresh
 from merlin.testing import WordEmbedder, commit_all, drop_schema, fixture_record
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,6 +62,9 @@ def command(config, monkeypatch, capsys):
     if config.database.url:
         monkeypatch.setenv('DATABASE_URL', config.database.url)
     monkeypatch.setattr('merlin.search.query_embedder', lambda _: WordEmbedder())
+    monkeypatch.setattr(
+        'merlin.evaluate.not_fresh', lambda *_: []
+    )  # of another embedder, and of a repo that is not configured
 
     def run(*argv):
         code = main([str(a) for a in argv])
@@ -346,3 +350,17 @@ def test_a_run_to_compare_with_that_is_no_file_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / 'pipe')
     with pytest.raises(ConfigError, match='is no file that a run was printed to'):
         read_run(tmp_path / 'pipe', 10)
+
+
+def test_an_index_that_is_not_fresh_is_told(command, monkeypatch, tmp_path):
+    monkeypatch.setattr('merlin.evaluate.not_fresh', not_fresh)
+    case = {'q': 'restore the dump', 'expect': [{'path': 'runbooks/postgres/restore.md'}]}
+    (tmp_path / 'cases.yaml').write_text(json.dumps({'cases': [case]}))
+    code, _, err = command(tmp_path / 'cases.yaml')
+    assert code == 0 and 'warning: what is measured is the index as it is: STALE' in err
+
+
+def test_a_right_page_that_shows_another_section_is_named():
+    case = Case('q', (Answer('a.md', 'Restore'), Answer('b.md')))
+    lines = case_lines(Outcome(case, 'q', None, None, (('c.md', 'X'), ('a.md', 'Other')), (), (False, False)))
+    assert lines[-1] == '    → a.md is #2, but shows another section than any expected'

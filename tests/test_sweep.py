@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from merlin.cases import Answer, Case, load_cases
-from merlin.choice import best, choose, decide, fragment, noise_warning, setting_of, verdict
+from merlin.choice import best, choose, decide, fragment, idle_axes, noise_warning, setting_of, verdict
 from merlin.config import RepoConfig, load_config
 from merlin.errors import ConfigError, FailedError
 from merlin.evaluate import evaluate
@@ -27,6 +27,7 @@ from merlin.legs import Facts, Found
 from merlin.rank import NEAR_TIE
 from merlin.search import Candidates, rank_candidates
 from merlin.settings import AXES, Setting, apply, grid, left_out, rejudge, shipped
+from merlin.status import not_fresh
 from merlin.store import read_meta, session, try_lock, write_meta
 from merlin.sweep import fetch_halves, main, sweep
 from merlin.testing import WordEmbedder, drop_schema, fixture_record, scratch
@@ -64,6 +65,9 @@ def command(config, monkeypatch, capsys):
     if config.database.url:
         monkeypatch.setenv('DATABASE_URL', config.database.url)
     monkeypatch.setattr('merlin.search.query_embedder', lambda _: WordEmbedder())
+    monkeypatch.setattr(
+        'merlin.sweep.not_fresh', lambda *_: []
+    )  # of another embedder, and of a repo that is not configured
 
     def run(*argv):
         code = main([str(a) for a in argv])
@@ -496,3 +500,21 @@ def test_fifty_settings_cost_at_most_two_passes_with_leg_weights_among_them_too(
                     sweep(fresh, config, tried, TODAY)
                     sweeps[name].append(perf_counter() - begun)
     assert max(map(min, sweeps.values())) <= 2 * min(passes), (sweeps, passes)
+
+
+def test_an_index_that_is_not_fresh_is_told(command, monkeypatch, tmp_path):
+    monkeypatch.setattr('merlin.sweep.not_fresh', not_fresh)
+    case = {'q': 'restore the dump', 'expect': [{'path': 'runbooks/postgres/restore.md'}]}
+    (tmp_path / 'cases.yaml').write_text(json.dumps({'cases': [case]}))
+    code, _, err = command(tmp_path / 'cases.yaml')
+    assert code == 0 and 'warning: what is measured is the index as it is: STALE' in err
+
+
+def test_what_can_move_nothing_is_said_with_the_reason(halves, config):
+    page = halves.tuning[0]
+    facts = {c: replace(f, type='page', stale=False, date=date(2020, 1, 1)) for c, f in page.candidates.facts.items()}
+    plain = replace(page, candidates=replace(page.candidates, facts=facts))
+    said = idle_axes([plain], config, TODAY)
+    assert [line.split()[0] for line in said] == ['boost', 'recency', 'stale']
+    assert 'of type page, see layout.rules' in said[0] and f'{(TODAY - date(2020, 1, 1)).days} days old' in said[1]
+    assert idle_axes(halves.tuning, config, TODAY) == []
