@@ -106,6 +106,7 @@ def chapters(root: Path) -> list[Page]:
     for group, pattern in (
         ('Evaluation', 'nbs/eval/*.ipynb'),
         ('Diagnostics', 'nbs/diagnostics/*.ipynb'),
+        ('Benchmark', 'nbs/bench/*.ipynb'),
         ('Reports', 'eval_reports/**/*.md'),
     ):
         # A folder's README comes before what it lists.
