@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .values import SEGMENT, UUID, key_name, lookup, placeholder, wordy
+from .values import SEGMENT, UUID, Lazy, key_name, lookup, placeholder, wordy
 
 # %% ../nbs/11c_assignments.ipynb #5f058104
 WORDS = (
@@ -40,17 +40,17 @@ COMMAND_FINDER = (
 )
 
 # %% ../nbs/11c_assignments.ipynb #f046e25d
-PASSWORD = re.compile(
+PASSWORD = Lazy(
     r'.*(?:password|passwd|passphrase|passcode|passwort|kennwort|contrase[ñn]a)|pass|pwd|pw|psk|senha'
     r'|(?:db|user|root|admin|smtp|mail|ldap|ftp|sql|my|require)(?:pass|pw|pwd)|密码|密碼|口令|パスワード|비밀번호'
 )
-SECRET = re.compile(r'.*(?:secret|token|credentials?)|creds?|密钥|密鑰|令牌')
-QUALIFIED_KEY = re.compile(
+SECRET = Lazy(r'.*(?:secret|token|credentials?)|creds?|密钥|密鑰|令牌')
+QUALIFIED_KEY = Lazy(
     r'(?:api|x?app|access|secret|private|shared|preshared|pre|account|master|encryption|encrypt|signing|sign|auth|'
     r'session|application|service|subscription|storage|license|deploy|webhook|hmac|client|integration|routing|write|'
     r'read|admin|server|consumer|root|cipher|crypto|rest|bot|token|hash|salt|security|cron|ingest|functions)key'
 )
-WEAK = re.compile(r'auth|sig|signature|sid|.*sess(?:ion)?(?:id)?')
+WEAK = Lazy(r'auth|sig|signature|sid|.*sess(?:ion)?(?:id)?')
 NO_SECRET = frozenset(
     'pveapi pbsapi next page continuation sync cursor eos bos pad unk sep cls mask stop end start cancellation max min '
     'num'.split()
@@ -61,17 +61,21 @@ IDENTIFIER = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.'
 @lru_cache(4096)
 def key_kind(key: str) -> str:
     "What the key promises: 'password', 'secret', 'weak', or '' where it names no secret."
-    words = [w.lower() for w in SEGMENT.findall(key)] or [key]
+    words = [w.lower() for w in SEGMENT.compiled.findall(key)] or [key]
     last, before = words[-1], words[-2] if len(words) > 1 else ''
-    if PASSWORD.fullmatch(last):
+    if PASSWORD.compiled.fullmatch(last):
         return 'password'
-    if SECRET.fullmatch(last):
+    if SECRET.compiled.fullmatch(last):
         return '' if before in NO_SECRET else 'secret'
     if last == 'key' and before:
-        return 'secret' if QUALIFIED_KEY.fullmatch(before + last) else ''
-    if last.endswith('key') and QUALIFIED_KEY.fullmatch(last):
+        return 'secret' if QUALIFIED_KEY.compiled.fullmatch(before + last) else ''
+    if last.endswith('key') and QUALIFIED_KEY.compiled.fullmatch(last):
         return 'secret'
-    return 'weak' if last == key.lower() == 'key' or WEAK.fullmatch(last) or WEAK.fullmatch(before + last) else ''
+    return (
+        'weak'
+        if last == key.lower() == 'key' or WEAK.compiled.fullmatch(last) or WEAK.compiled.fullmatch(before + last)
+        else ''
+    )
 
 # %% ../nbs/11c_assignments.ipynb #8770bea3
 SMART = '“”„‟‘’‚‛«»‹›「」『』'
@@ -81,9 +85,9 @@ WIDE = (  # blanks of no width, East Asian letters and marks, emoji
 )
 ENTITY = '&(?:quot|apos|#3[49]|#x2[27]);'
 BARE = 160  # as far as a value without quotes is read to judge it
-REST = re.compile(rf'[^\s"\'`<>|{SMART}{WIDE}]*')
-QUERY_REST = re.compile(rf'[^\s"\'`<>|&#;,)\]}}{SMART}{WIDE}]*')
-VALUE = re.compile(
+REST = Lazy(rf'[^\s"\'`<>|{SMART}{WIDE}]*')
+QUERY_REST = Lazy(rf'[^\s"\'`<>|&#;,)\]}}{SMART}{WIDE}]*')
+VALUE = Lazy(
     r'(?:\*{1,3}|__|</(?:b|strong|code|th|td|dt|label)>)?[ \t]{0,20}(?:!!(?:str|binary)[ \t]+|&\w{1,40}[ \t]+)?(?:'
     r'(?P<block>[|>][+-]?[ \t]{0,8}\r?\n[ \t]{1,40}(?P<v0>\S{1,512}+)(?=[ \t]{0,8}(?:[\r\n]|$)))'
     r'|(?P<escaped>\\"(?P<v1>(?:[^"\\\n]|\\[^"\n]){1,512}?)\\")'
@@ -97,13 +101,13 @@ VALUE = re.compile(
     rf'|(?P<bare>(?P<v9>[^\s"\'`<>|{SMART}{WIDE}]{{1,{BARE}}}+))'
     r')'
 )
-CUT = re.compile(
+CUT = Lazy(
     r'\]\(|[,;&][ \t]*(?:amp;)?[A-Za-z_][\w.-]{0,40}[=:]|&(?:amp|lt|gt|quot|apos|#3[49]|#x2[27]);|\\+["\'nrt]'
     r'|[,;)\]}]+[^\w\s]*$|\*\*|__$'
 )
 QUOTES = ('block', 'escaped', 'double', 'single', 'code', 'smart', 'entity', 'tag', 'bold', 'bare')
 INSIDE = {quote: f'v{n}' for n, quote in enumerate(QUOTES)}  # the group of what stands inside
-QUERY_CUT = re.compile(r'[&#;,)\]}]')
+QUERY_CUT = Lazy(r'[&#;,)\]}]')
 
 
 @dataclass(frozen=True)
@@ -122,13 +126,13 @@ def read_value(
     query: bool,  # inside a URL, where & and # end a value
 ) -> Value | None:
     "The value that begins here, None where there is none."
-    match = VALUE.match(text, at)
+    match = VALUE.compiled.match(text, at)
     if not match:
         return None
     quote = match.lastgroup
     start, end = match.span(INSIDE[quote])
     if quote == 'bare':
-        cut = (QUERY_CUT if query else CUT).search(text, start, end)
+        cut = (QUERY_CUT if query else CUT).compiled.search(text, start, end)
         end = cut.start() if cut else end
         while (
             end - start < BARE
@@ -143,7 +147,7 @@ def whole(text: str, value: Value, query: bool) -> tuple[int, int]:
     "The span of a value; one without quotes was judged by its beginning and is read to its end here."
     if value.quote != 'bare' or value.end - value.start < BARE:
         return value.start, value.end
-    return value.start, (QUERY_REST if query else REST).match(text, value.end).end()
+    return value.start, (QUERY_REST if query else REST).compiled.match(text, value.end).end()
 
 
 def opened(text: str, start: int, end: int) -> bool:
@@ -151,15 +155,15 @@ def opened(text: str, start: int, end: int) -> bool:
     return {')': '(', ']': '[', '}': '{'}[text[end - 1]] in text[start:end]
 
 # %% ../nbs/11c_assignments.ipynb #9feb75a9
-ASSIGNING = re.compile(
+ASSIGNING = Lazy(
     r'''[\s>+*|#"'`{,(\-$/]*'''
     r'''(?:(?:export|set|setx|declare|local|const|let|var|ENV|ARG|-e|--env)[ \t]+|Environment=["']?|\$env:)?'''
 )
-GOES_ON = re.compile(r'[ \t]+(?![A-Za-z_][\w.-]*[=:])[\w(]*[^\W\d_]')
-NETRC = re.compile(r'login[ \t]+\S+[ \t]+$')
-CELL = re.compile(r'(?:^|.*\|)[ \t*`_]*')
-CELL_END = re.compile(r'[`*_"\'”]{0,4}[ \t]*(?:\||$)', re.M)
-CALL_END = re.compile(r'["\'`][ \t]*[^\s:]')
+GOES_ON = Lazy(r'[ \t]+(?![A-Za-z_][\w.-]*[=:])[\w(]*[^\W\d_]')
+NETRC = Lazy(r'login[ \t]+\S+[ \t]+$')
+CELL = Lazy(r'(?:^|.*\|)[ \t*`_]*')
+CELL_END = Lazy(r'[`*_"\'”]{0,4}[ \t]*(?:\||$)', re.M)
+CALL_END = Lazy(r'["\'`][ \t]*[^\s:]')
 
 
 @dataclass(frozen=True)
@@ -185,29 +189,29 @@ def look_around(text: str, start: int, key: str, sep: str, value: Value) -> Plac
     before = line_before(text, start)
     return Place(
         sep=sep,
-        first=bool(ASSIGNING.fullmatch(before)),
-        option=key.startswith('-') or (sep == ' ' and bool(NETRC.search(before))),
+        first=bool(ASSIGNING.compiled.fullmatch(before)),
+        option=key.startswith('-') or (sep == ' ' and bool(NETRC.compiled.search(before))),
         query=before.endswith(('?', '&', '&amp;')),
         capitals=key.isupper(),
         phrase='phrase' in key.lower() or key.lower().endswith('psk'),
-        sentence=bool(GOES_ON.match(text, value.end, value.end + 40)),
+        sentence=bool(GOES_ON.compiled.match(text, value.end, value.end + 40)),
     )
 
 # %% ../nbs/11c_assignments.ipynb #d0f8fa53
-TECHNIQUE = re.compile(
+TECHNIQUE = Lazy(
     r'(?:argon2(?:id|i|d)?|bcrypt|scrypt|pbkdf2|sha-?\d{1,3}|md5|aes-?(?:128|192|256)(?:-?[a-z]{3})?|oauth-?2?(?:\.0)?|'
     r'[hrep]s\d{3}|x\.?509|base64|utf-?8|2fa|mfa|totp|ed25519|rsa-?(?:2048|4096)?|tlsv?[\d.]*|ldaps?|saml2?|oidc|k8s|'
     r'v\d{1,2}(?:(?:alpha|beta|rc)\d*)?|level-?\d|part-?\d)[.:]?',
     re.I,
 )
-ENGLISH = re.compile(r'.*(?:ed|ing|ion|able|ible|ment|ness|ally|ly|ator|ity|ically|less)')
+ENGLISH = Lazy(r'.*(?:ed|ing|ion|able|ible|ment|ness|ally|ly|ator|ity|ically|less)')
 PROSE = frozenset(
     'the a an your my our is are be was not no must should of to in on for and or with by from this that it its please '
     'enter about ask kept vault note use see here field user name required invalid wrong change changed new old same '
     'contains stored set default'.split()
 )
 MARKS = frozenset('!@#$%^&*+?~')
-CODE_NAME = re.compile(r'[A-Z][A-Za-z.-]*|[^_]*_.*')
+CODE_NAME = Lazy(r'[A-Z][A-Za-z.-]*|[^_]*_.*')
 QUOTED = ('double', 'single', 'escaped', 'entity')
 
 
@@ -226,7 +230,7 @@ def is_password(value: Value, place: Place) -> bool:
     "Whether this is a password: people choose them, so a word with a digit or a mark will do."
     text, bare, quoted = value.text, value.quote == 'bare', value.quote in QUOTED
     prose = place.sep == ' ' and not place.option  # password hunter2
-    if TECHNIQUE.fullmatch(text):
+    if TECHNIQUE.compiled.fullmatch(text):
         return False
     if ' ' in text:
         return quoted and place.sep in '=:>' and (phrase(text) or (place.sep == '=' and place.phrase))
@@ -234,14 +238,14 @@ def is_password(value: Value, place: Place) -> bool:
         return not (prose and bare) or any(c.isdigit() for c in text)
     if len(text) < 6 or (prose and value.quote not in ('double', 'single')):
         return False
-    if bare and place.sep == '=' and not place.capitals and CODE_NAME.fullmatch(text):
+    if bare and place.sep == '=' and not place.capitals and CODE_NAME.compiled.fullmatch(text):
         return False  # password = user_input, password = ConvertTo-SecureString
     if bare and place.sentence and not place.option and place.sep != '=':
         return False
     written = quoted or place.option or place.sep in '=>'  # nobody writes prose here
     if text.isalpha():
         alone = written or (place.first and text.islower())
-        return alone and len(text) >= 8 and place.sep in '=:> ' and not ENGLISH.fullmatch(text.lower())
+        return alone and len(text) >= 8 and place.sep in '=:> ' and not ENGLISH.compiled.fullmatch(text.lower())
     return (written or place.first or not bare) and (len(text) >= 8 or not text.isdigit())
 
 
@@ -251,7 +255,7 @@ def is_machine_made(value: Value, place: Place, weak: bool) -> bool:
     if ' ' in text or text.startswith('AAAA'):
         return False
     if weak:
-        return noise(text, 16) and not UUID.fullmatch(text) and (place.sep in '=>' or value.quote != 'bare')
+        return noise(text, 16) and not UUID.compiled.fullmatch(text) and (place.sep in '=>' or value.quote != 'bare')
     if place.sep in '|,':
         return noise(text, 12 if value.quote == 'bare' else 8)
     if place.sep == ' ' and not place.option:
@@ -268,9 +272,9 @@ def fits(text: str, key: str, value: Value, place: Place, before: str) -> bool:
     if place.sep == '>':
         return text.startswith('</', value.end)
     if place.sep == '|':
-        return bool(CELL.fullmatch(before) and CELL_END.match(text, value.end))
+        return bool(CELL.compiled.fullmatch(before) and CELL_END.compiled.match(text, value.end))
     if place.sep == ',':
-        return value.quote in ('double', 'single') and bool(CALL_END.match(text, value.end))
+        return value.quote in ('double', 'single') and bool(CALL_END.compiled.match(text, value.end))
     if place.sep == ' ' and not place.option:
         return not key.lower().endswith(('key', 'auth', 'id')) and key.lower() not in ('pass', 'pw', 'sig')
     return place.sep != 'is' or key.lower() not in ('pass', 'key', 'auth', 'sig', 'sid')
@@ -282,8 +286,8 @@ def stands_for(text: str) -> bool:
 
 # %% ../nbs/11c_assignments.ipynb #f3312ced
 SEPS = {'：': ':', '＝': '=', ':-': '=', '=>': '='}
-NEXT_KEY = re.compile(r'[ \t]{0,8}[\w.-]{0,40}(?:pass|passw\w{0,8}|pwd|pw|secret|token|key|auth|sig)[=:]', re.I)
-LOOSE_PHRASE = re.compile(r'[a-zäöüß]{3,20}(?:[ -][a-zäöüß]{3,20}){3,9}(?=[ \t]*(?:[\r\n]|$))')
+NEXT_KEY = Lazy(r'[ \t]{0,8}[\w.-]{0,40}(?:pass|passw\w{0,8}|pwd|pw|secret|token|key|auth|sig)[=:]', re.I)
+LOOSE_PHRASE = Lazy(r'[a-zäöüß]{3,20}(?:[ -][a-zäöüß]{3,20}){3,9}(?=[ \t]*(?:[\r\n]|$))')
 
 
 def key_before(text: str, start: int, word_end: int) -> tuple[int, str]:
@@ -309,7 +313,7 @@ def assignment(
         not kind
         or text[end : end + 1] in ('=', '~', ':')
         or (sep == '>' and before != '<')
-        or NEXT_KEY.match(text, end)
+        or NEXT_KEY.compiled.match(text, end)
     ):
         return None
     value = read_value(text, end, before in ('?', '&'))
@@ -318,7 +322,12 @@ def assignment(
     place = look_around(text, key_start, key, sep, value)
     if not fits(text, key, value, place, line_before(text, key_start)) or stands_for(value.text):
         return None
-    if place.phrase and place.first and value.quote == 'bare' and (words := LOOSE_PHRASE.match(text, value.start)):
+    if (
+        place.phrase
+        and place.first
+        and value.quote == 'bare'
+        and (words := LOOSE_PHRASE.compiled.match(text, value.start))
+    ):
         return words.span() if phrase(words[0]) else None
     good = is_password(value, place) if kind == 'password' else is_machine_made(value, place, kind == 'weak')
     return whole(text, value, place.query) if good else None

@@ -304,10 +304,11 @@ def get_document(
     budget: int = PAGE_TOKENS,  # tokens of text
     config: Config | None = None,  # the environment's, if none is given
     redactor: Redactor | None = None,  # the configuration's, if none is given
+    meta: Mapping[str, Any] | None = None,  # of the index, if it was read already
 ) -> DocumentPage:
     "A page of a document's redacted text. Raises ConfigError for what is not there, naming what is near."
     config, redactor = settled(config, redactor)
-    require_index(read_meta(conn), config.database.schema)
+    require_index(read_meta(conn) if meta is None else meta, config.database.schema)
     path, cited, line = uncite(path)
     if section is None and lines is None and not offset:
         section, lines = cited, f'{line}-' if line and not cited else None
@@ -382,6 +383,7 @@ def list_documents(
     *,
     config: Config | None = None,  # the environment's, if none is given
     redactor: Redactor | None = None,  # the configuration's, if none is given
+    meta: Mapping[str, Any] | None = None,  # of the index, if it was read already
 ) -> DocumentList:
     "The documents that fit, newest first. Raises ConfigError for a filter that can't be applied."
     config, redactor = settled(config, redactor)
@@ -389,7 +391,7 @@ def list_documents(
         raise ConfigError(f'limit is {limit}, offset {offset}', hint=f'limit is 1 to {MAX_LIMIT}, offset 0 or more')
     if type is not None and not type:
         raise ConfigError('the type is empty', hint='leave it out, or name one')
-    require_index(read_meta(conn), config.database.schema)
+    require_index(read_meta(conn) if meta is None else meta, config.database.schema)
     with in_snapshot(conn):
         filters = make_filters(conn, type, host, None if repo is None else [repo], since, until)
         where, params = list_where(conn, filters, path)

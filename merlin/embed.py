@@ -29,6 +29,7 @@ class Embedder(Protocol):
     batch: int  # how many texts are worth handing over at once
     truncated: int  # texts so far of which a part was left out
     windowed: int  # texts so far that were too long for one look and were embedded as the mean of several
+    canary: array | None  # the vector of the fixed sentence, where making the embedder took one
 
     def embed_documents(self, texts: Sequence[str]) -> list[array]:
         "A unit vector for each text, in their order."
@@ -59,12 +60,13 @@ def embedder(
     if config.provider == 'local':
         return _local(config)
     from merlin import embed_remote as remote
+    from merlin.models import DEFAULT_MODEL, promised_dim
 
     http, full = _http(config, query, sleep, clock)
     if config.provider == 'tei':
         return remote.tei_embedder(http, config.model, config.dim, config.batch)
-    model = config.model or remote.DEFAULT_MODEL[config.provider]
-    dim = remote.promised_dim(config.provider, model, config.dim)
+    model = config.model or DEFAULT_MODEL[config.provider]
+    dim = promised_dim(config.provider, model, config.dim)
     kind, most = (remote.OpenAi, 2048) if config.provider == 'openai' else (remote.Voyage, 1000)
     api = kind(model, dim)
     api = replace(api, count=min(config.batch or api.count, most), path='' if full else api.path)
@@ -129,7 +131,7 @@ def embed_identity(config: EmbedConfig) -> str | None:
             return None
         files = found_files(config.model_path)
         return identity_of(files.name, files.sha, config.dim, files.recipe)
-    from merlin.embed_remote import DEFAULT_MODEL, promised_dim
+    from merlin.models import DEFAULT_MODEL, promised_dim
 
     model = config.model or DEFAULT_MODEL.get(config.provider)
     dim = promised_dim(config.provider, model, config.dim) if model else None
@@ -140,8 +142,9 @@ SAME = 0.999  # cosine of two canaries of one space; CPU and GPU agree to .9999,
 
 
 def canary_vector(embedder: Embedder) -> array:
-    "The vector of the fixed sentence, embedded as a document."
-    return embedder.embed_documents([CANARY])[0]
+    "The vector of the fixed sentence, embedded as a document, now or when the embedder was made; never an older one."
+    made, embedder.canary = embedder.canary, None  # once: a later run with the same embedder asks again
+    return made or embedder.embed_documents([CANARY])[0]
 
 
 def same_space(a: Sequence[float], b: Sequence[float]) -> bool:

@@ -13,17 +13,17 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from .errors import ConfigError, FailedError
-from .redact import Redactor
 
 if TYPE_CHECKING:
-    import httpx
+    from merlin.transport import Line, Reply
 
 # %% ../nbs/18_embed_http.ipynb #e151d954
 @dataclass(frozen=True)
@@ -111,6 +111,8 @@ def safe(
     texts: Sequence[str] = (),  # what was sent, never quoted
 ) -> str:
     "The message in one short line, without control characters, keys or our own text."
+    from merlin.redact import Redactor  # 0.05 s; only a failure needs it
+
     for secret in secrets:
         if secret:
             message = message.replace(secret, '[key]')
@@ -152,7 +154,7 @@ class ServerError(FailedError):
 
 
 def retry_after(
-    headers: 'httpx.Headers',
+    headers: Mapping[str, str],  # names in small letters, or in any
     now: float,  # unix seconds
 ) -> float | None:
     "Seconds that the server asks us to wait: milliseconds, seconds or an HTTP date; None where it doesn't say."
@@ -203,9 +205,11 @@ class Http:
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ):
+        if key and not (key.isascii() and key.isprintable()):
+            raise ConfigError('a character in it fits into no header', 'EMBED_API_KEY', 'copy the key again')
         self.there, self.base, self.patience, self.clock = there, there.base, patience, clock
         self._key, self._sleep, self._jitter = key, sleep, jitter
-        self._client: httpx.Client | None = None
+        self._kept: deque[Line] = deque(maxlen=1)
 
     def ask(
         self,
@@ -245,61 +249,74 @@ class Http:
 
     def _attempt(self, path: str, payload: dict[str, Any] | None, texts: Sequence[str], seconds: float) -> Any:
         "One request and its reply's JSON."
-        import httpx  # 0.1 s; only whoever talks to a server needs it
-
         url = self.base + path
         method = 'GET' if payload is None else 'POST'
+        body = None if payload is None else json.dumps(payload, ensure_ascii=False).encode('utf-8', 'replace')
+        line = self._line()
         try:
             if seconds <= 0:
                 raise TimeoutError
-            client = self._open(httpx)
-            response = within(seconds, lambda: client.request(method, url, json=payload))
-        except (TimeoutError, httpx.TimeoutException):
-            self._client = None  # its thread is left behind, and the connection with it
+            reply = within(seconds, lambda: line.send(method, path, body))
+        except TimeoutError:
+            line.drop()  # so that its thread ends
             hint = 'is the server overloaded, or EMBED_TIMEOUT too small?'
             error = ServerError(f'no answer within {max(seconds, 0):.3g} s', url, hint)
             error.timed_out = True
             raise error from None
-        except (httpx.RequestError, httpx.InvalidURL, OSError, ValueError, ImportError) as problem:
-            said = safe(f'{type(problem).__name__}: {problem}', self._secrets(), texts)
-            error = ServerError(f'no answer ({said})', url, 'is the server up, and EMBED_URL right?')
-            error.retry = isinstance(problem, (httpx.RequestError, OSError))  # the others: a proxy setting, a key
-            raise error from None
-        return self._read(response, url, texts)
+        except (OSError, ValueError) as problem:
+            raise self._unanswered(problem, line, url, texts) from None
+        self._kept.append(line)
+        return self._read(reply, url, texts)
 
-    def _open(self, httpx: Any) -> 'httpx.Client':
-        "The client; one for all requests, so that connections are kept."
-        if self._client is None:
-            self._client = httpx.Client(
-                headers={'Authorization': f'Bearer {self._key}'} if self._key else {},
-                auth=self.there.auth,
-                timeout=self.patience.timeout,
-                trust_env=not self.there.loopback,
-                verify=self.base.startswith('https:'),  # loading the certificates takes 0.05 s
-                follow_redirects=False,
-            )
-        return self._client
+    def _line(self) -> 'Line':
+        "The line that was kept, or a new one. ConfigError: a proxy that is none."
+        try:
+            return self._kept.pop()
+        except IndexError:
+            pass
+        from merlin.transport import Line, basic  # 0.04 s; only whoever talks to a server needs it
+
+        headers = {'Authorization': f'Bearer {self._key}'} if self._key else {}
+        if self.there.auth:
+            headers = {'Authorization': basic(*self.there.auth)}
+        return Line(self.base, self.patience.timeout, headers, direct=self.there.loopback)
 
     def _secrets(self) -> tuple[str, ...]:
         return (self._key or '', self.there.auth[1] if self.there.auth else '')
 
-    def _read(self, response: 'httpx.Response', url: str, texts: Sequence[str]) -> Any:
-        "The JSON of a good reply; ServerError otherwise."
-        kind = response.headers.get('content-type', '')
-        if response.status_code == 200:
-            try:
-                return response.json()
-            except (ValueError, RecursionError):
-                html = 'html' in kind
-                error = ServerError('answered with ' + ('an HTML page' if html else 'half a reply'), url, HINTS[404])
-                error.retry = not html
-                raise error from None
-        raise self._judged(response, kind, url, texts)
+    def _unanswered(self, problem: Exception, line: 'Line', url: str, texts: Sequence[str]) -> ServerError:
+        "No reply as a failure that can be judged."
+        from merlin.transport import Broken
 
-    def _judged(self, response: 'httpx.Response', kind: str, url: str, texts: Sequence[str]) -> ServerError:
+        said = str(problem) if isinstance(problem, Broken) else f'{type(problem).__name__}: {problem}'
+        said = safe(said, self._secrets(), texts)
+        hint = 'is the server up, and EMBED_URL right?'
+        if 'CERTIFICATE_VERIFY_FAILED' in str(problem):
+            hint = 'name a file that holds its certificate, or that of who signed it, in SSL_CERT_FILE'
+        elif line.proxy:
+            hint = 'are http_proxy, https_proxy and no_proxy right, and EMBED_URL?'
+        error = ServerError(f'no answer ({said})', url, hint)
+        error.retry = not isinstance(problem, ValueError)  # a wrong certificate is one too, and stays wrong
+        return error
+
+    def _read(self, reply: 'Reply', url: str, texts: Sequence[str]) -> Any:
+        "The JSON of a good reply; ServerError otherwise."
+        kind = reply.headers.get('content-type', '')
+        if reply.status == 200:
+            try:
+                return json.loads(reply.body)
+            except (ValueError, RecursionError):
+                packed, html = reply.headers.get('content-encoding', 'identity') != 'identity', 'html' in kind
+                came = 'a packed reply, asked for a plain one' if packed else 'an HTML page' if html else 'half a reply'
+                error = ServerError(f'answered with {came}', url, HINTS[404])
+                error.retry = not html and not packed
+                raise error from None
+        raise self._judged(reply, kind, url, texts)
+
+    def _judged(self, reply: 'Reply', kind: str, url: str, texts: Sequence[str]) -> ServerError:
         "An error reply as a failure that can be judged."
-        status = response.status_code
-        message, code = told(response.content, kind)
+        status = reply.status
+        message, code = told(reply.body, kind)
         said = safe(message, self._secrets(), texts)
         if 300 <= status < 400:
             hint = 'redirects are not followed: set EMBED_URL to the final address'
@@ -307,7 +324,7 @@ class Http:
             hint = HINTS.get(status, '')
         error = ServerError(f'answered {status}' + (f': {said}' if said else ''), url, hint)
         error.status = status
-        error.wait = retry_after(response.headers, time.time())
+        error.wait = retry_after(reply.headers, time.time())
         error.too_long = status == 413 or (status in (400, 422, 500) and bool(TOO_LONG.search(f'{message} {code}')))
         error.retry = (status in RETRY or status >= 500) and not error.too_long and code != 'insufficient_quota'
         error.sizes = tuple(int(n) for n in re.findall(r'\d{2,7}', message[:2000]))

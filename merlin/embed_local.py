@@ -221,6 +221,7 @@ class LocalEmbedder:
         self.batch = 8 * size  # texts worth handing over at once
         self.truncated = 0  # texts of which a part was left out: none, ever
         self.windowed = 0  # texts that took more than one window
+        self.canary = None  # none was needed to get here
         width = self._session.get_outputs()[0].shape[-1]
         self.dim = width if isinstance(width, int) else len(self.embed_query('how wide?'))
         self.identity = identity_of(files.name, files.sha, self.dim, files.recipe)

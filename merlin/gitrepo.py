@@ -297,6 +297,8 @@ class GitRepo:
     ):
         self.dir, self.name = Path(dir), name
         self._git = Git(self.dir, start)
+        self._held: set[str] = set()  # commits that were seen here
+        self._lines: set[tuple[str, str]] = set()  # ancestor and descendant, as git said
 
     def virtual(self, path: str) -> str:
         "The path as the record knows it."
@@ -326,6 +328,17 @@ class GitRepo:
         "The regular files of a commit, and warnings for links, submodules and names that are not UTF-8."
         _, listing = self._git.run('ls-tree', '-r', '-z', '--full-tree', commit_id(commit))
         return read_tree(listing, self.virtual)
+
+    def changes(self, old: str, new: str) -> tuple[list[Entry], list[IngestWarning], set[str]]:
+        "What differs at `new` from `old`: regular files, warnings as of a tree, and the virtual path of every difference."
+        _, found = self._git.run('diff-tree', '-r', '-z', '--no-renames', commit_id(old), commit_id(new))
+        facts, paths = found.split(b'\0')[:-1:2], found.split(b'\0')[1::2]
+        tree = b''
+        for fact, path in zip(facts, paths, strict=True):
+            _, mode, _, sha, _ = fact.split(b' ')
+            if mode != b'000000':  # else: it is gone
+                tree += b'%s blob %s\t%s\0' % (mode, sha, path)
+        return *read_tree(tree, self.virtual), {self.virtual(p.decode(errors='backslashreplace')) for p in paths}
 
     def blobs(
         self,
@@ -371,14 +384,23 @@ class GitRepo:
 
     def is_ancestor(self, old: str, new: str) -> bool:
         "Whether `old` is `new` or lies before it; False where it is not in this repository."
+        if (old, new) in self._lines:
+            return True
         code, _ = self._git.run('merge-base', '--is-ancestor', commit_id(old), commit_id(new), ok=(0, 1, 128))
         if code == 128 and not self.has(new):
             raise FailedError(f'commit {new[:12]} is missing', str(self.dir), f'git -C {self.dir} fsck')
+        if code == 0:
+            self._lines.add((old, new))
+            self._held |= {old, new}
         return code == 0
 
     def has(self, commit: str) -> bool:
         "Whether this repository holds the commit."
-        return self._git.run('cat-file', '-e', f'{commit_id(commit)}^{{commit}}', ok=(0, 1, 128))[0] == 0
+        if commit not in self._held:
+            if self._git.run('cat-file', '-e', f'{commit_id(commit)}^{{commit}}', ok=(0, 1, 128))[0]:
+                return False
+            self._held.add(commit)
+        return True
 
     def roots(self) -> frozenset[str]:
         "The first commits of HEAD's history: what a repository is recognised by."

@@ -215,11 +215,13 @@ def host_history(
     config: Config | None = None,  # the environment's, if none is given
     embed: Embedder | None = None,  # the configuration's, if none is given; only a topic needs it
     today: date | None = None,  # for the recency of a topic's sections
+    meta: Mapping[str, Any] | None = None,  # of the index, if it was read already
 ) -> History:
     "What was done and seen on a host, newest first. Raises ConfigError for a bad argument, RefusedError for another model."
     config, k = config or load_config(), check_k(k)
-    question = None if topic is None else prepare_question(conn, topic, k, False, config)
-    require_index(read_meta(conn), config.database.schema)
+    meta = read_meta(conn) if meta is None else meta
+    question = None if topic is None else prepare_question(conn, topic, k, False, config, meta)
+    require_index(meta, config.database.schema)
     plain = history_filters(conn, host, since, until, config.layout.history_types)
     question = question and question.embedded(config, embed)
     missing, scores, weak = None, {}, frozenset()

@@ -4,18 +4,19 @@
 
 # %% auto #0
 __all__ = ['MARKS', 'LETTERS', 'UMLAUTS', 'LONGEST', 'SEGMENT', 'WORDS', 'JOINTS', 'PIECE', 'SPACELESS', 'LETTER', 'RUN', 'WORD',
-           'STEMS', 'HEADING', 'BODY', 'BLOCK', 'MOST', 'LONG', 'EMPTY_LEXICAL', 'GONE', 'NEW', 'BODIES', 'ADD',
-           'REGISTER', 'TAKE', 'SWEEP', 'FORGET', 'TOTALS', 'START_OVER', 'BODY_LIMIT', 'VOCABULARY', 'K1', 'B',
-           'BUDGET', 'WIDE', 'NARROW', 'TERMS', 'POINTS', 'SHOWN', 'BEST', 'BEST_OF', 'plain', 'spellings', 'joined',
-           'cut_segment', 'cut_compound', 'Word', 'bigrams', 'tokens', 'read', 'fetch_stems', 'Entry', 'look_up',
-           'make_entry', 'count_terms', 'pack', 'add_block', 'take_block', 'by_block', 'code_digest', 'refresh_lexical',
-           'question_terms', 'best_chunks']
+           'STEMS', 'HEADING', 'BODY', 'BLOCK', 'MOST', 'LONG', 'EMPTY_LEXICAL', 'BODY_LIMIT', 'GONE', 'NEW',
+           'ANY_GONE', 'ANY_NEW', 'BODIES', 'FILLED', 'FILL', 'ADD', 'REGISTER', 'TAKE', 'SWEEP', 'FORGET', 'TOTALS',
+           'START_OVER', 'VOCABULARY', 'K1', 'B', 'BUDGET', 'WIDE', 'NARROW', 'TERMS', 'POINTS', 'SHOWN', 'BEST',
+           'BEST_OF', 'plain', 'spellings', 'joined', 'cut_segment', 'cut_compound', 'Word', 'bigrams', 'tokens',
+           'read', 'fetch_stems', 'Entry', 'look_up', 'make_entry', 'count_terms', 'pack', 'add_block',
+           'write_postings', 'take_block', 'by_block', 'code_digest', 'refresh_lexical', 'question_terms',
+           'best_chunks']
 
 # %% ../nbs/39_lexical.ipynb #946a7459
 import hashlib
 import re
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from psycopg.types.json import Json
 
 # %% ../nbs/39_lexical.ipynb #f7a8f99d
 MARKS = re.compile('[\u0300-\u036f]+')
@@ -138,14 +140,14 @@ def read(token: str) -> list[Word]:
 STEMS = """
 select word, coalesce((tsvector_to_array(to_tsvector(%(config)s::regconfig, word)))[1],
                       case when to_tsvector('simple', word) = '' then word end)
-from unnest(%(words)s::text[]) word
+from json_array_elements_text(%(words)s) word
 """
 
 
 def fetch_stems(conn: psycopg.Connection, terms: Iterable[str], text_config: str) -> dict[str, str | None]:
     "Term -> stem; None for a stop word. Terms that are no words of letters are not in it."
     wanted = sorted({t for t in terms if t.isalpha()})
-    return dict(conn.execute(STEMS, {'words': wanted, 'config': text_config}).fetchall()) if wanted else {}
+    return dict(conn.execute(STEMS, {'words': Json(wanted), 'config': text_config}).fetchall()) if wanted else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,16 +178,18 @@ MOST = 127  # halves that are counted; BM25 hardly tells more from that
 LONG = 16_383  # words that are counted towards a length
 
 
-def count_terms(heading: Sequence[str], body: Sequence[str], entries: Mapping[str, Entry]) -> tuple[Counter[str], int]:
+def count_terms(
+    heading: Sequence[str], body: Sequence[str], entries: Mapping[str, Entry]
+) -> tuple[dict[str, int], int]:
     "Term -> halves of occurrences, and the section's length in weighted words; of the tokens of both."
-    counts: Counter[str] = Counter()
+    counts: dict[str, int] = {}
     length = 0.0
     for part, weight in ((heading, HEADING), (body, BODY)):
         for token, times in Counter(part).items():
             entry = entries[token]
             length += entry.count * times * weight / BODY
             for term in entry.terms:
-                counts[term] += weight * times
+                counts[term] = counts.get(term, 0) + weight * times
     return counts, min(LONG, max(1, round(length)))
 
 
@@ -199,13 +203,21 @@ EMPTY_LEXICAL = (
 )
 
 # %% ../nbs/39_lexical.ipynb #9a0ddf06
-GONE = 'select chunk from lexical_chunks l where not exists (select from chunks c where c.id = l.chunk) order by chunk'
-NEW = 'select id from chunks c where not exists (select from lexical_chunks l where l.chunk = c.id) order by id'
-BODIES = "select id, array_to_string(heading_path || names, ' '), body from chunks where id = any(%s) order by id"
+BODY_LIMIT = 200_000  # characters of a section that are looked at
+GONE = 'select distinct chunk from chunks_gone join lexical_chunks using (chunk) order by chunk'
+NEW = 'select id from chunks where id > (select coalesce(max(chunk), 0) from lexical_chunks) order by id'
+ANY_GONE = (
+    'select chunk from lexical_chunks l where not exists (select from chunks c where c.id = l.chunk) order by chunk'
+)
+ANY_NEW = 'select id from chunks c where not exists (select from lexical_chunks l where l.chunk = c.id) order by id'
+BODIES = f"""
+select id, array_to_string(heading_path || names, ' '), left(body, {BODY_LIMIT}) from chunks where id = any(%s) order by id
+"""
+FILLED = 'select exists (select from lexical_postings where block = %s)'
+FILL = 'copy lexical_postings (term, block, entries) from stdin'
 ADD = """
-insert into lexical_postings
-select term, %(block)s, array_agg(entry order by entry) from unnest(%(terms)s::text[], %(entries)s::int[]) u(term, entry)
-group by term on conflict (term, block) do update set entries = lexical_postings.entries || excluded.entries
+insert into lexical_postings select term, %(block)s, entries from json_to_recordset(%(rows)s) r(term text, entries int[])
+on conflict (term, block) do update set entries = lexical_postings.entries || excluded.entries
 """
 REGISTER = 'insert into lexical_chunks select * from unnest(%s::bigint[], %s::int[])'
 TAKE = """
@@ -216,26 +228,38 @@ SWEEP = "delete from lexical_postings where block = %s and entries = '{}'"
 FORGET = 'delete from lexical_chunks where chunk = any(%s) returning length'
 TOTALS = 'update lexical_totals set chunks = chunks + %s, length = length + %s'
 START_OVER = 0.2  # of the sections gone: begin with empty postings
-BODY_LIMIT = 200_000  # characters of a section that are looked at
 
 
 def add_block(
     conn: psycopg.Connection, block: int, chunks: Sequence[int], text_config: str, entries: dict[str, Entry]
 ) -> None:
-    "Put sections of one block into the postings; `entries` is what is known of tokens, and is added to."
+    "Put new sections of one block into the postings; `entries` is what is known of tokens, and is added to."
     rows = conn.execute(BODIES, (list(chunks),)).fetchall()
-    texts = [(i, tokens(heading), tokens(body[:BODY_LIMIT])) for i, heading, body in rows]
+    texts = [(i, tokens(heading), tokens(body)) for i, heading, body in rows]
     seen = {token for _, heading, body in texts for part in (heading, body) for token in part}
     entries.update(look_up(conn, seen - entries.keys(), text_config))
-    terms, postings, lengths = [], [], []
+    postings: dict[str, list[int]] = defaultdict(list)
+    lengths = []
     for chunk, heading, body in texts:
         counts, length = count_terms(heading, body, entries)
         lengths.append(length)
-        terms += counts
-        postings += [pack(chunk, n, length) for n in counts.values()]
-    conn.execute(ADD, {'block': block, 'terms': terms, 'entries': postings})
+        for term, n in counts.items():
+            postings[term].append(pack(chunk, n, length))
+    write_postings(conn, block, postings)
     conn.execute(REGISTER, ([i for i, _, _ in texts], lengths))
     conn.execute(TOTALS, (len(texts), sum(lengths)))
+
+
+def write_postings(conn: psycopg.Connection, block: int, postings: Mapping[str, list[int]]) -> None:
+    "Add postings to a block: copied where it is empty, which is much quicker, and behind those that are there otherwise."
+    if conn.execute(FILLED, (block,)).fetchone()[0]:
+        rows = [{'term': term, 'entries': found} for term, found in postings.items()]
+        conn.execute(ADD, {'block': block, 'rows': Json(rows)})
+        return
+    # a term holds letters, digits and dots: nothing that COPY would read otherwise
+    lines = [f'{term}\t{block}\t{{{",".join(map(str, postings[term]))}}}\n' for term in sorted(postings)]
+    with conn.cursor().copy(FILL) as copy:
+        copy.write(''.join(lines))
 
 
 def take_block(conn: psycopg.Connection, block: int, chunks: Sequence[int]) -> None:
@@ -260,9 +284,13 @@ def code_digest() -> str:
     return hashlib.sha256(Path(__file__).read_bytes()).hexdigest() if '__file__' in globals() else ''
 
 
-def refresh_lexical(conn: psycopg.Connection, text_config: str = 'english') -> tuple[int, int]:
+def refresh_lexical(
+    conn: psycopg.Connection,
+    text_config: str = 'english',
+    whole: bool = False,  # compare all sections, rather than go by what was noted since the last finished run
+) -> tuple[int, int]:
     "Make the postings equal to what `chunks` holds; how many sections came and went."
-    gone = [c for (c,) in conn.execute(GONE)]
+    gone = [c for (c,) in conn.execute(ANY_GONE if whole else GONE)]
     known, made_by = conn.execute('select chunks, made_by from lexical_totals').fetchone()
     rules = f'{text_config} {code_digest()}'
     if made_by != rules or len(gone) > max(BLOCK, START_OVER * known):
@@ -273,15 +301,13 @@ def refresh_lexical(conn: psycopg.Connection, text_config: str = 'english') -> t
         for block, chunks in by_block(gone):
             with conn.transaction():
                 take_block(conn, block, chunks)
-    new = [c for (c,) in conn.execute(NEW)]
+    new = [c for (c,) in conn.execute(ANY_NEW if whole else NEW)]
     entries: dict[str, Entry] = {}
     for block, chunks in by_block(new):
         if len(entries) > VOCABULARY:
             entries.clear()
         with conn.transaction():
             add_block(conn, block, chunks, text_config, entries)
-    if len(new) > BLOCK:
-        conn.execute('analyze lexical_postings, lexical_chunks')
     return len(new), len(gone)
 
 # %% ../nbs/39_lexical.ipynb #3f89d51f

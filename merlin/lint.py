@@ -32,10 +32,10 @@ def read_record(config: Config) -> tuple[list[Record], list[IngestWarning]]:
     heads = {name: repo.head() for name, repo in repos.items()}
     sources, warnings = {}, []
     for name, repo in repos.items():
-        found, noted = list_repo(repo, heads[name], config, redactor, {})
+        found, noted = list_repo(repo, heads[name], config, redactor, {}, {})
         sources |= found
         warnings += noted
-    hosts = find_hosts(Listing(heads, sources, ()), {}, repos, config, redactor, trusted=False)
+    hosts = find_hosts(Listing(heads, sources, (), {}), repos, config, redactor, trusted=False)
     rules = Rules(config, redactor, hosts, '')
     records = [make_record(*blob, rules) for blob in read_blobs(list(sources.values()), repos)]
     return records, [*warnings, *hosts.warnings]

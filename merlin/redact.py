@@ -6,7 +6,7 @@
 __all__ = ['Span', 'BEFORE', 'BEFORE_CAPITALS', 'BLOCK_WORDS', 'BLOCK', 'BLOCK_END', 'BLOCK_HEADER', 'BLOCK_RUN', 'BLOCK_GAP',
            'WRAPPED_PEM', 'LONG_RUN', 'LEAST_BODY', 'URL_FINDER', 'FIND_URL', 'PORT', 'AUTHORIZATION_FINDER',
            'SCHEME_FINDER', 'FIND_AUTHORIZATION', 'FIND_SCHEME', 'FIND_KEY', 'FIND_COMMAND', 'HEX_FINDER', 'FIND_HEX',
-           'FAMILIES', 'FINDERS', 'MARK', 'NEWLINE', 'PASSES', 'RULES', 'finder', 'Places', 'by_start', 'shape_finder',
+           'FAMILIES', 'FINDERS', 'MARK', 'NEWLINE', 'PASSES', 'RULES', 'Finder', 'Places', 'by_start', 'shape_finder',
            'shape_spans', 'closing_marks', 'block_end', 'block_spans', 'url_spans', 'credentials', 'bearer_spans',
            'key_value_spans', 'hex_spans', 'Redacted', 'merge', 'finders_of', 'Redactor', 'fingerprint']
 
@@ -19,28 +19,39 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-
-import re2
+from typing import TYPE_CHECKING
 
 import merlin
 from .assignments import COMMAND_FINDER, KEY_FINDER, assignment, command_password
 from .errors import ConfigError, nearest
 from .hashes import LiveSecrets, load_hash_file
 from .shapes import SHAPES, Shape
-from .values import key_name, lookup, placeholder, wordy
+from .values import Lazy, key_name, lookup, placeholder, wordy
+
+if TYPE_CHECKING:
+    import re2
 
 # %% ../nbs/11_redact.ipynb #e10ca720
 Span = tuple[int, int, str]  # start, end, family or name
 
 
-def finder(pattern: str, any_case: bool = False) -> re2._Regexp:
-    "A pattern over UTF-8 bytes. What does not compile raises; nothing is written to stderr."
-    options = re2.Options()
-    options.encoding = re2.Options.Encoding.LATIN1
-    options.log_errors = False
-    options.case_sensitive = not any_case
-    options.max_mem = 32 << 20
-    return re2.compile(pattern.encode(), options)
+class Finder:
+    "A pattern over UTF-8 bytes, compiled when it is needed for the first time."
+
+    def __init__(self, source: str, any_case: bool = False):
+        self.source, self.any_case = source, any_case
+
+    @cached_property
+    def compiled(self) -> 're2._Regexp':
+        "The pattern. What does not compile raises; nothing is written to stderr."
+        import re2  # a run that reads no text does not need it
+
+        options = re2.Options()
+        options.encoding = re2.Options.Encoding.LATIN1
+        options.log_errors = False
+        options.case_sensitive = not self.any_case
+        options.max_mem = 32 << 20
+        return re2.compile(self.source.encode(), options)
 
 
 class Places:
@@ -51,8 +62,9 @@ class Places:
         self.data = text.encode('utf-8', 'surrogatepass')
         self.same = len(self.data) == len(text)
 
-    def find(self, pattern: re2._Regexp) -> Iterator[list[tuple[int, int]]]:
+    def find(self, finder: Finder) -> Iterator[list[tuple[int, int]]]:
         "For each match, from left to right: the spans of its groups, (-1, -1) for a group that took no part."
+        pattern = finder.compiled
         byte = char = 0
         for match in pattern.finditer(self.data):
             spans = [match.span(group) for group in range(1, pattern.groups + 1)]
@@ -66,7 +78,7 @@ class Places:
             yield spans
 
 # %% ../nbs/11_redact.ipynb #cd9d86dd
-BEFORE = r'(?:^|[^A-Za-z0-9]|\\[nrtbfv]|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|%[0-9A-Fa-f]{2}|\x1b\[[0-9;]{1,8}m)'
+BEFORE = r'(?:^|\\[nrtbfv]|\\u[0-9A-Fa-f]{4}|\\x[0-9A-Fa-f]{2}|%[0-9A-Fa-f]{2}|\x1b\[[0-9;]{1,8}m|[^A-Za-z0-9])'
 BEFORE_CAPITALS = r'(?:^|[^A-Z0-9])'
 
 
@@ -79,14 +91,14 @@ def by_start(shapes: Iterable[Shape]) -> dict[str, tuple[Shape, ...]]:
     return found
 
 
-def shape_finder(shapes: Iterable[Shape]) -> re2._Regexp:
+def shape_finder(shapes: Iterable[Shape]) -> Finder:
     "One finder for the heads of many shapes."
     heads = '|'.join(s.head for s in shapes)
     capitals = '|'.join(s.head for s in shapes if s.upper)
-    return finder(f'{BEFORE}({heads})' + (f'|{BEFORE_CAPITALS}({capitals})' if capitals else ''))
+    return Finder(f'{BEFORE}({heads})' + (f'|{BEFORE_CAPITALS}({capitals})' if capitals else ''))
 
 
-def shape_spans(places: Places, shapes: dict[str, tuple[Shape, ...]], heads: re2._Regexp) -> Iterator[Span]:
+def shape_spans(places: Places, shapes: dict[str, tuple[Shape, ...]], heads: Finder) -> Iterator[Span]:
     "Tokens whose shape gives them away."
     text, done = places.text, 0
     read: dict[str, int] = {}  # shape -> how far the text was read as one
@@ -100,7 +112,7 @@ def shape_spans(places: Places, shapes: dict[str, tuple[Shape, ...]], heads: re2
                 start, end = match.span(1)
                 read[shape.name] = end
                 tail = shape.tail(match[1])
-                if not (placeholder(tail) or wordy(tail)):
+                if not (placeholder(tail) or (wordy(tail) and not shape.exact)):
                     done = end
                     yield start, end - closing_marks(text, start, end), shape.family
                 break
@@ -115,19 +127,19 @@ def closing_marks(text: str, start: int, end: int) -> int:
 
 # %% ../nbs/11_redact.ipynb #fe0660e2
 BLOCK_WORDS = ('PRIVATE', 'Private-Lines', '$ANSIBLE_VAULT', 'OpenVPN Static', 'LS0tLS1CRUdJTi')
-BLOCK = re.compile(
+BLOCK = Lazy(
     r'-{4,5} ?BEGIN(?:[ +_]|%20)(?:[A-Z0-9]{1,12}(?:[ +_]|%20)){0,4}'
     r'PRIVATE(?:[ +_]|%20)KEY(?:(?:[ +_]|%20)BLOCK)? ?-{4,5}'
     r'|-----BEGIN OpenVPN Static key V1-----|Private-Lines: [0-9]{1,4}'
     r'|\$ANSIBLE_VAULT;[0-9.]{3,5};AES(?:256)?(?:;[\w.-]{1,40})?'
 )
-BLOCK_END = re.compile(r'-{4,7} ?END(?:[ +_]|%20)[A-Za-z0-9 +_%]{1,60}?-{4,5}')
-BLOCK_HEADER = re.compile(
+BLOCK_END = Lazy(r'-{4,7} ?END(?:[ +_]|%20)[A-Za-z0-9 +_%]{1,60}?-{4,5}')
+BLOCK_HEADER = Lazy(
     r'(?:Proc-Type|DEK-Info|Version|Comment|Charset|Hash|MessageID|Subject|X-[\w-]{1,40}): ?[^\n\\]{0,200}'
 )
-BLOCK_RUN = re.compile(r'[A-Za-z0-9+/=]+')
-BLOCK_GAP = re.compile(r'(?:\s|<br ?/?>|\\+[nrt]|&#1[03];|&#x[aAdD];|%0[aAdD]|[>|#*"\'`,;.+\\]|-(?!---))+')
-WRAPPED_PEM = re.compile(r'LS0tLS1CRUdJTi[A-Za-z0-9+/]{30,}={0,2}')  # base64 of '-----BEGIN '
+BLOCK_RUN = Lazy(r'[A-Za-z0-9+/=]+')
+BLOCK_GAP = Lazy(r'(?:\s|<br ?/?>|\\+[nrt]|&#1[03];|&#x[aAdD];|%0[aAdD]|[>|#*"\'`,;.+\\]|-(?!---))+')
+WRAPPED_PEM = Lazy(r'LS0tLS1CRUdJTi[A-Za-z0-9+/]{30,}={0,2}')  # base64 of '-----BEGIN '
 LONG_RUN, LEAST_BODY = 16, 40  # characters of base64 in a line, in a key
 
 
@@ -135,12 +147,12 @@ def block_end(text: str, at: int) -> int:
     "Where the key ends whose body begins here; -1 where there is no body."
     body, end, words = 0, -1, 0
     while at < len(text):
-        if match := BLOCK_END.match(text, at):
+        if match := BLOCK_END.compiled.match(text, at):
             return match.end() if body >= LONG_RUN else -1
-        if match := BLOCK_GAP.match(text, at) or BLOCK_HEADER.match(text, at):
+        if match := BLOCK_GAP.compiled.match(text, at) or BLOCK_HEADER.compiled.match(text, at):
             at = match.end()
             continue
-        match = BLOCK_RUN.match(text, at)
+        match = BLOCK_RUN.compiled.match(text, at)
         if not match:
             break
         if len(match[0]) < LONG_RUN and wordy(match[0]):
@@ -158,18 +170,18 @@ def block_spans(places: Places) -> Iterator[Span]:
     text, done = places.text, 0
     if not any(word in text for word in BLOCK_WORDS):
         return
-    for match in BLOCK.finditer(text):
+    for match in BLOCK.compiled.finditer(text):
         if match.start() >= done and (end := block_end(text, match.end())) > 0:
             done = end
             yield match.start() if match[0][0] == '-' else match.end(), end, 'private_key'
-    for match in WRAPPED_PEM.finditer(text):
+    for match in WRAPPED_PEM.compiled.finditer(text):
         if b'PRIVATE KEY' in binascii.a2b_base64(match[0][:40]):
             yield *match.span(), 'private_key'
 
 # %% ../nbs/11_redact.ipynb #f2119c24
 URL_FINDER = r'''(?://|\\/\\/)([^\s/:?#"'<>`|\\]{0,256}):([^\s/"'<>`|\\]{1,512})@[A-Za-z0-9\[$_{-]'''
-FIND_URL = finder(URL_FINDER)
-PORT = re.compile(r'[0-9]{1,5}(?:[?#,;&)].*)?')
+FIND_URL = Finder(URL_FINDER)
+PORT = Lazy(r'[0-9]{1,5}(?:[?#,;&)].*)?')
 
 
 def url_spans(places: Places) -> Iterator[Span]:
@@ -177,7 +189,7 @@ def url_spans(places: Places) -> Iterator[Span]:
     for _, (start, end) in places.find(FIND_URL):
         value = places.text[start:end]
         said = placeholder(value) or (key_name(value) and not any(c.isdigit() for c in value))
-        if not (said or PORT.fullmatch(value) or (lookup(value) and not value[0].isdigit())):
+        if not (said or PORT.compiled.fullmatch(value) or (lookup(value) and not value[0].isdigit())):
             yield start, end, 'url_credentials'
 
 # %% ../nbs/11_redact.ipynb #10dc16c9
@@ -190,8 +202,8 @@ SCHEME_FINDER = (
     r'(?:^|[^a-z0-9])(bearer|basic)(?:\*\*)?(?:[ \t]{1,4}|%20|\+|:[ \t]{0,4}|\r?\n[ \t>]{0,8})'
     r'''(?:\\?["'`]|&quot;|“|<)?([a-z0-9._~+/=%-]{8,})'''
 )
-FIND_AUTHORIZATION = finder(AUTHORIZATION_FINDER, any_case=True)
-FIND_SCHEME = finder(SCHEME_FINDER, any_case=True)
+FIND_AUTHORIZATION = Finder(AUTHORIZATION_FINDER, any_case=True)
+FIND_SCHEME = Finder(SCHEME_FINDER, any_case=True)
 
 
 def credentials(value: str) -> bool:
@@ -216,8 +228,8 @@ def bearer_spans(places: Places) -> Iterator[Span]:
                 yield start, start + len(value), 'bearer'
 
 # %% ../nbs/11_redact.ipynb #b16ad1fa
-FIND_KEY = finder(KEY_FINDER, any_case=True)
-FIND_COMMAND = finder(COMMAND_FINDER, any_case=True)
+FIND_KEY = Finder(KEY_FINDER, any_case=True)
+FIND_COMMAND = Finder(COMMAND_FINDER, any_case=True)
 
 
 def key_value_spans(places: Places) -> Iterator[Span]:
@@ -236,7 +248,7 @@ def key_value_spans(places: Places) -> Iterator[Span]:
 
 # %% ../nbs/11_redact.ipynb #2a10f8d9
 HEX_FINDER = '([0-9A-Fa-f]{32,})'
-FIND_HEX = finder(HEX_FINDER)
+FIND_HEX = Finder(HEX_FINDER)
 
 
 def hex_spans(places: Places) -> Iterator[Span]:
@@ -256,7 +268,7 @@ FINDERS: dict[str, Callable[[Places], Iterator[Span]]] = {
     'hex32': hex_spans,
 }
 MARK = re.compile(r'\[REDACTED:[A-Za-z0-9._-]{1,64}\]')
-NEWLINE = re.compile(r'\r\n|\r|\n')
+NEWLINE = Lazy(r'\r\n|\r|\n')
 PASSES = 8
 RULES = ('assignments', 'hashes', 'redact', 'shapes', 'values')  # the modules that decide what goes
 
@@ -288,7 +300,7 @@ def merge(spans: Iterable[Span], kept: Iterable[tuple[int, int]], rank: Callable
 
 # %% ../nbs/11_redact.ipynb #dd722995
 @cache
-def finders_of(families: tuple[str, ...]) -> tuple[dict[str, tuple[Shape, ...]], re2._Regexp | None]:
+def finders_of(families: tuple[str, ...]) -> tuple[dict[str, tuple[Shape, ...]], Finder | None]:
     "The vendors' shapes of these families, and their finder; made once, because every question needs them."
     shapes = [s for s in SHAPES if s.family in families]
     return by_start(shapes), shape_finder(shapes) if shapes else None
@@ -309,7 +321,6 @@ class Redactor:
         self.families = tuple(f for f in FAMILIES if f not in off)
         file = None if secret_hashes is None else load_hash_file(secret_hashes)
         self._live = LiveSecrets(file) if file else None
-        self._shapes, self._heads = finders_of(self.families)
         self._file = file.digest if file else ''
 
     @cached_property
@@ -320,10 +331,11 @@ class Redactor:
     def spans(self, text: str) -> list[Span]:
         "What has to go: (start, end, family or name), from left to right, without overlaps."
         places = Places(text)
+        shapes, heads = finders_of(self.families)
         found = list(self._live.find(text)) if self._live else []
         names = {name for _, _, name in found}
-        if self._heads:
-            found += shape_spans(places, self._shapes, self._heads)
+        if heads:
+            found += shape_spans(places, shapes, heads)
         for family in self.families:
             if family in FINDERS:
                 found += FINDERS[family](places)
@@ -341,7 +353,7 @@ class Redactor:
                 break
             pieces, at = [], 0
             for start, end, name in spans:
-                pieces += text[at:start], f'[REDACTED:{name}]', *NEWLINE.findall(text, start, end)
+                pieces += text[at:start], f'[REDACTED:{name}]', *NEWLINE.compiled.findall(text, start, end)
                 counts[name] = counts.get(name, 0) + 1
                 at = end
             text = ''.join(pieces) + text[at:]

@@ -290,10 +290,17 @@ class Question:
         return replace(found, degraded=missing or None)
 
 
-def prepare_question(conn: psycopg.Connection, query: str, k: int, exact: bool, config: Config) -> Question:
+def prepare_question(
+    conn: psycopg.Connection,
+    query: str,
+    k: int,
+    exact: bool,
+    config: Config,
+    meta: Mapping[str, Any] | None = None,  # of the index, if it was read already
+) -> Question:
     "Check the question, and that there is an index. Raises ConfigError."
     query, limit = clean_query(query), leg_limit(k)
-    meta = read_meta(conn)
+    meta = read_meta(conn) if meta is None else meta
     require_index(meta, config.database.schema)
     return Question(query, meta, limit, exact, config.search.text_config)
 
@@ -323,10 +330,11 @@ def search(
     config: Config | None = None,  # the environment's, if none is given
     embed: Embedder | None = None,  # the configuration's, if none is given
     today: date | None = None,  # for recency
+    meta: Mapping[str, Any] | None = None,  # of the index, if it was read already
 ) -> Results:
     "The best sections for a question, best first. Raises ConfigError for a bad argument, RefusedError for another model."
     config = config or load_config()
-    question = prepare_question(conn, query, k, exact, config)
+    question = prepare_question(conn, query, k, exact, config, meta)
     filters = make_filters(conn, type, host, repos, since, until)
     question = question.embedded(config, embed)
     with in_snapshot(conn):

@@ -39,10 +39,12 @@ def current_verdict(
     conn: psycopg.Connection,
     config: Config,
     redactor: Redactor | None = None,  # the configuration's, if none is given
+    meta: Mapping[str, Any] | None = None,  # of the index, if it was read already
 ) -> Verdict:
     "The verdict on the index behind this connection. Raises RefusedError where the hash file is broken."
     redactor = redactor or Redactor(config.redact.disable, config.redact.secret_hashes)
-    meta, busy = read_meta(conn), lock_is_held(conn, config.database.schema)
+    meta = read_meta(conn) if meta is None else meta
+    busy = lock_is_held(conn, config.database.schema)
     if (begun := meta.get('running')) and not busy:  # dead, unless it ended, or another began, between the two looks
         meta = read_meta(conn)
         busy = meta.get('running') not in (None, begun)
@@ -56,11 +58,16 @@ def current_verdict(
     )  # fmt: skip
 
 # %% ../nbs/45_status.ipynb #0e60c7f8
-def index_status(conn: psycopg.Connection, config: Config) -> dict[str, Any]:
+def index_status(
+    conn: psycopg.Connection,
+    config: Config,
+    redactor: Redactor | None = None,  # the configuration's, if none is given
+    meta: Mapping[str, Any] | None = None,  # of the index, if it was read already
+) -> dict[str, Any]:
     "What is indexed and what with, as JSON. Raises ConfigError where nothing was indexed yet."
-    meta = read_meta(conn)
+    meta = read_meta(conn) if meta is None else meta
     require_index(meta, config.database.schema)
-    said, server = current_verdict(conn, config), features(conn)
+    said, server = current_verdict(conn, config, redactor, meta), features(conn)
     return {
         'verdict': {'state': said.state, 'line': said.line, 'degraded': None},
         'repos': repos_status(meta, said),

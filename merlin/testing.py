@@ -82,6 +82,7 @@ class WordEmbedder:
     dim = 64
     batch = 16
     truncated = windowed = 0
+    canary = None
 
     def __init__(self) -> None:
         self.calls: list[str] = []  # every text that was embedded, in order

@@ -4,20 +4,37 @@
 
 # %% auto #0
 __all__ = ['SEGMENT', 'RUN', 'SWITCH', 'NAMES_KEY', 'SLUG', 'UUID', 'PAIRS', 'MEAN_SEGMENT', 'PAIR_SHARE', 'TEMPLATE', 'NOTHING',
-           'CUT_SHORT', 'SAY_SO', 'LOOKUP', 'readable', 'key_name', 'wordy', 'placeholder', 'lookup']
+           'CUT_SHORT', 'SAY_SO', 'LOOKUP', 'Lazy', 'readable', 'key_name', 'wordy', 'placeholder', 'lookup']
 
 # %% ../nbs/11b_values.ipynb #d326868c
 import re
+from functools import cached_property
+
+# %% ../nbs/11b_values.ipynb #b58d5da3
+class Lazy:
+    "A regular expression that is compiled when it is needed for the first time."
+
+    def __init__(
+        self,
+        source: str | bytes,
+        flags: int = 0,  # of the module re
+    ):
+        self.source, self.flags = source, flags
+
+    @cached_property
+    def compiled(self) -> re.Pattern:
+        "The pattern; every use after the first finds it here."
+        return re.compile(self.source, self.flags)
 
 # %% ../nbs/11b_values.ipynb #42a3521b
-SEGMENT = re.compile(r'[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+')
-RUN = re.compile(r'[A-Za-z0-9]{10,}')
-SWITCH = re.compile(r'[A-Za-z](?=[0-9])|[0-9](?=[A-Za-z])')
-NAMES_KEY = re.compile(
+SEGMENT = Lazy(r'[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+')
+RUN = Lazy(r'[A-Za-z0-9]{10,}')
+SWITCH = Lazy(r'[A-Za-z](?=[0-9])|[0-9](?=[A-Za-z])')
+NAMES_KEY = Lazy(
     r'passw|passphrase|passwd|secret|token|credential|key|auth|(?:^|[_.-])(?:pass|pwd|pw|psk)(?:$|[_.-])', re.I
 )
-SLUG = re.compile(r'[a-z0-9]+(?:[-_./:@][a-z0-9]+)+')
-UUID = re.compile(r'[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}')
+SLUG = Lazy(r'[a-z0-9]+(?:[-_./:@][a-z0-9]+)+')
+UUID = Lazy(r'[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}')
 PAIRS = frozenset(
     row[0] + second
     for row in (  # first letter, then the second ones
@@ -32,10 +49,10 @@ PAIR_SHARE = 0.5
 
 def readable(value: str) -> bool:
     "Whether one piece falls into words, by its segments and its pairs of letters."
-    segments = SEGMENT.findall(value)
+    segments = SEGMENT.compiled.findall(value)
     if sum(map(len, segments)) < MEAN_SEGMENT * len(segments):
         return False
-    if any(len(SWITCH.findall(run)) > 2 for run in RUN.findall(value)):
+    if any(len(SWITCH.compiled.findall(run)) > 2 for run in RUN.compiled.findall(value)):
         return False
     pairs = [s[i : i + 2].lower() for s in segments if s.isalpha() for i in range(len(s) - 1)]
     mean = sum(map(len, segments)) / max(len(segments), 1)
@@ -45,18 +62,18 @@ def readable(value: str) -> bool:
 
 def key_name(value: str) -> bool:
     "Whether a value is the name of a secret: it speaks of one, and is made of words."
-    return bool(NAMES_KEY.search(value)) and (
+    return bool(NAMES_KEY.compiled.search(value)) and (
         wordy(value) or (len(value) < 32 and not re.search('[^A-Za-z_.-]', value))
     )
 
 
 def wordy(value: str) -> bool:
     "Whether a value reads like a name, a word or a number rather than like noise."
-    if UUID.fullmatch(value):
+    if UUID.compiled.fullmatch(value):
         return False
     if readable(value):
         return True
-    if not SLUG.fullmatch(value):
+    if not SLUG.compiled.fullmatch(value):
         return False
     *pieces, last = re.split(r'[-_./:@]', value)
     generated = len(last) <= 10 and any(len(piece) > 3 and readable(piece) for piece in pieces)  # web-tls-7f9b4c6d8b
@@ -65,7 +82,7 @@ def wordy(value: str) -> bool:
     )
 
 # %% ../nbs/11b_values.ipynb #201edb8a
-TEMPLATE = re.compile(
+TEMPLATE = Lazy(
     r'<[^<>]*>?|&lt;.*|\[.*|\{.*|\(.*|\$\(.*|\$\{.*|\$\$?[A-Za-z_]\w*:?.*|%[A-Za-z_]\w*%|%\(?[\w.]*\)?[sdrv]?'
     r'|@\{?[\w.]+\}?@'
     r'|#\{.*|:[a-z_]\w*|\\[\w(<{$].*|!.*|__\w+__|[-=*.#?_~•●·]+'
@@ -76,7 +93,7 @@ NOTHING = frozenset(
     'password passwd passphrase pass pwd pw secret token key apikey credentials value basic bearer digest oauth '
     'jwt'.split()
 )
-CUT_SHORT = re.compile(r'\.\.\.|…|[xX]{5}|\*{3}|0{8}')
+CUT_SHORT = Lazy(r'\.\.\.|…|[xX]{5}|\*{3}|0{8}')
 SAY_SO = frozenset(
     'example examples placeholder changeme changeit replaceme replace redacted removed dummy sample insert your yours '
     'fake foo bar foobar xxx xxxx goes here mypassword mysecret mytoken notreal'.split()
@@ -85,15 +102,19 @@ SAY_SO = frozenset(
 
 def placeholder(value: str) -> bool:
     "Whether a value says that the real one belongs here."
-    if len(set(value.lower()) - set('-_.')) <= 2 or CUT_SHORT.search(value) or TEMPLATE.fullmatch(value):
+    if (
+        len(set(value.lower()) - set('-_.')) <= 2
+        or CUT_SHORT.compiled.search(value)
+        or TEMPLATE.compiled.fullmatch(value)
+    ):
         return True
     if value.endswith(('EXAMPLE', 'EXAMPLEKEY')) or value.lower() in NOTHING:
         return True
-    segments = {s.lower() for s in SEGMENT.findall(value)} | {re.sub('[-_. ]', '', value.lower())}
+    segments = {s.lower() for s in SEGMENT.compiled.findall(value)} | {re.sub('[-_. ]', '', value.lower())}
     return not SAY_SO.isdisjoint(segments) and (wordy(value) or any(len(s) > 4 for s in SAY_SO & segments))
 
 # %% ../nbs/11b_values.ipynb #b3b9feeb
-LOOKUP = re.compile(
+LOOKUP = Lazy(
     r'(?P<path>(?:\.{0,2}|~|[A-Za-z]:)[\\/].*)'
     r'|(?P<scheme>[a-z][a-z0-9+.-]*://.*'
     r'|(?:op|vault|env|file|ref\+\w+|arn|ssm|kms|keyring|secret|secretref|sha\d+|md5|data):.*)'
@@ -107,7 +128,7 @@ LOOKUP = re.compile(
 
 def lookup(value: str) -> bool:
     "Whether a value points to something instead of being it: a path, a call, a variable, a date."
-    match = LOOKUP.fullmatch(value)
+    match = LOOKUP.compiled.fullmatch(value)
     if not match:
         return False
     pieces = re.split(r'[\\/.@:>_-]+', value)

@@ -7,6 +7,7 @@ import psycopg
 import pytest
 
 from merlin import ingest as ingest_module
+from merlin import legs as legs_module
 from merlin import rank
 from merlin import search as search_module
 from merlin.config import RepoConfig, load_config
@@ -14,7 +15,7 @@ from merlin.database import connect
 from merlin.errors import ConfigError, FailedError
 from merlin.history import host_history
 from merlin.ingest import ingest
-from merlin.legs import Filters, bm25_leg, limited, vector_leg
+from merlin.legs import Filters, bm25_leg, limited, literal_leg, vector_leg
 from merlin.lexical import EMPTY_LEXICAL, refresh_lexical
 from merlin.reasons import why
 from merlin.search import in_snapshot, prepare_question, search
@@ -207,6 +208,32 @@ def test_a_leg_that_ran_out_of_time_leaves_the_limits_as_they_were(conn, monkeyp
         assert conn.execute('show statement_timeout').fetchone() == ('5s',)
 
 
+def test_legs_inside_a_transaction_and_outside_of_one_leave_its_limit_as_it_was(conn):
+    bm25_leg(conn, 'database', Filters(), 5)
+    assert conn.execute('show statement_timeout').fetchone() == ('0',)
+    with conn.transaction():
+        conn.execute("set local statement_timeout = '77ms'")
+        with limited(conn, 'outer'), limited(conn, 'inner'):
+            assert conn.execute('show statement_timeout').fetchone() == ('2s',)
+        with pytest.raises(FailedError, match='no reason'), limited(conn, 'any'):
+            raise FailedError('no reason')
+        with pytest.raises(psycopg.errors.DivisionByZero), limited(conn, 'any'):
+            conn.execute('select 1 / 0')
+        assert conn.execute('show statement_timeout').fetchone() == ('77ms',)
+    assert conn.execute('show statement_timeout').fetchone() == ('0',)
+
+
+def test_of_many_sections_that_hold_a_text_the_shortest_are_weighed_by_how_often_they_do(conn, monkeypatch):
+    whole = literal_leg(conn, 'e', Filters(), 1_000)
+    sizes = dict(conn.execute('select id, octet_length(body) from chunks').fetchall())
+    assert len(whole) > 4 and [f.score for f in whole] == sorted((f.score for f in whole), reverse=True)
+    monkeypatch.setattr(legs_module, 'WEIGHED', 3)
+    few = literal_leg(conn, 'e', Filters(), 3)
+    longest = sorted(sizes[f.chunk] for f in whole)[2]
+    assert few == [f for f in whole if sizes[f.chunk] <= longest][:3]
+    assert literal_leg(conn, 'e', Filters(), 1_000) == whole  # who asks for more gets more
+
+
 def test_an_index_that_was_built_anew_in_between_is_noticed(conn, config):
     question = prepare_question(conn, 'database', 10, False, config).embedded(config, WordEmbedder())
     conn.execute("update meta set value = '\"test:another:64\"' where key = 'embed_model_id'")
@@ -263,7 +290,7 @@ def test_a_long_first_run_can_be_asked_before_it_ends(database, tmp_path, monkey
                 raise FailedError('the embedding server went away')
             return super().embed_documents(texts)
 
-    monkeypatch.setattr(ingest_module, 'LISTED', 64)
+    monkeypatch.setattr(ingest_module, 'LISTED', 0.0)
     pages = {f'page{n}.md': f'# Page {n}\n\nsays marker{n} and more\n' for n in range(400)}
     config = replace(load_config({}), repos=(RepoConfig('', record(tmp_path, pages)),), database=database)
     with pytest.raises(FailedError):
@@ -312,7 +339,8 @@ FAR = """
 update chunks set repo = 'far' where vector_id in (select id from vectors order by embedding <=> %(q)s::vector desc limit 12000)
 """
 GRAPH = (
-    'create index vectors_hnsw on vectors using hnsw (embedding vector_cosine_ops) with (m = 4, ef_construction = 16)'
+    f'create index vectors_hnsw on vectors using hnsw ((embedding::halfvec({DIM})) halfvec_cosine_ops) '
+    'with (m = 4, ef_construction = 16)'
 )
 
 
@@ -322,7 +350,7 @@ def test_a_filter_of_one_percent_among_50_000_starves_no_leg(database):
         pytest.skip('half a minute, and no different there: the embedded server shows it')
     with connect(database, autocommit=True) as conn:
         create_schema(conn, database.schema)
-        create_tables(conn, 'test:hash:16', DIM, False)
+        create_tables(conn, 'test:hash:16', DIM)
         for statement in FILL.format(dim=DIM).split(';\n'):
             psycopg.ClientCursor(conn).execute(statement, {'big': BIG})
         refresh_lexical(conn)

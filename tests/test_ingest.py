@@ -302,6 +302,7 @@ from dataclasses import replace
 from pathlib import Path
 from merlin.config import RepoConfig, DatabaseConfig, load_config
 from merlin import indexing as module
+from merlin import ingest as running
 from merlin.ingest import ingest
 from merlin.testing import WordEmbedder
 url, schema, home, repo, after = sys.argv[1:]
@@ -314,9 +315,12 @@ def write(conn, *args):
     if left < 0:
         os.kill(os.getpid(), signal.SIGKILL)
     return original(conn, *args)
-original = module.write_document
-module.write_document = write
-ingest(config, embed=WordEmbedder())
+original = module.write_documents
+module.write_documents = write
+running.WINDOW = 1  # each document in a transaction of its own
+embed = WordEmbedder()
+embed.batch = 0
+ingest(config, embed=embed)
 """
 
 

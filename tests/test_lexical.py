@@ -29,6 +29,7 @@ from merlin.testing import scratch
 CHUNKS = '''
 create table documents (id bigint primary key, path text);
 insert into documents values (1, 'page.md');
+create table chunks_gone (chunk bigint, vector_id bigint);
 create table chunks (id bigint primary key, heading_path text[], body text, type text, names text default '', document_id bigint default 1, ordinal bigint);
 '''
 NUMBERS = [f'q{chr(97 + n // 26)}{chr(97 + n % 26)}x' for n in range(200)]  # words that no stemmer changes
@@ -126,7 +127,7 @@ def test_refreshing_step_by_step_equals_building_anew(conn):
         sections |= synthetic(9, following, following)
         following += 9
         fill(conn, sections)
-        assert refresh_lexical(conn) == (9, 7)
+        assert refresh_lexical(conn, whole=True) == (9, 7)
     stepwise = state(conn)
     anew(conn, sections)
     assert state(conn) == stepwise
@@ -139,7 +140,7 @@ def test_a_run_that_died_between_blocks_is_finished_by_the_next(conn):
     take_block(conn, 0, [5, 6, 7])
     add_block(conn, 0, [6], 'english', {})
     assert state(conn) != whole
-    assert refresh_lexical(conn) == (2, 0)
+    assert refresh_lexical(conn, whole=True) == (2, 0)
     assert state(conn) == whole
 
 
@@ -147,7 +148,7 @@ def test_most_of_the_index_replaced_starts_over(conn):
     anew(conn, synthetic(2 * BLOCK, 5))
     sections = synthetic(2 * BLOCK, 6, 50_001)
     fill(conn, sections)
-    refresh_lexical(conn)
+    refresh_lexical(conn, whole=True)
     assert conn.execute('select chunks from lexical_totals').fetchone() == (2 * BLOCK,)
     assert best_chunks(conn, 'qabx', 5)[0][1] == pytest.approx(bm25(sections, 'qabx')[0][1], abs=2e-5)
 

@@ -1,13 +1,35 @@
 """Redaction, dialect by dialect: what people write around a secret, and what only looks like one."""
 
 import base64
+import hashlib
+import itertools
 import random
+import re
 import string
+import unicodedata
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from merlin.hashes import HashFile, LiveSecrets, secret_hash
+from merlin.hashes import (
+    CJK,
+    ESCAPES,
+    GLUE,
+    JOIN,
+    MARKS,
+    ODD,
+    QUERY,
+    SEPARATORS,
+    STRIP,
+    HashFile,
+    LiveSecrets,
+    candidates,
+    phrases,
+    places,
+    secret_hash,
+)
 from merlin.redact import Redactor
 from merlin.shapes import SHAPES, example
 
@@ -289,3 +311,106 @@ def test_a_live_secret_is_found_in_every_dress_and_named(value):
     for dress in DRESS:
         done = redactor.redact(dress.replace('{}', value)).text
         assert value not in done and '[REDACTED:dull-name]' in done, dress
+
+
+SEPARATING = frozenset(chr(n) for n in range(0x10000) if re.match(f'[{SEPARATORS}]', chr(n)))
+
+
+def cut_at(text, marks):
+    "The text cut at every one of these characters."
+    return ''.join('\n' if c in marks else c for c in text).split('\n')
+
+
+def ends_stripped(token):
+    "The token with up to STRIP marks taken from either end, one at a time."
+    start, end = len(token) - len(token.lstrip(MARKS)), len(token.rstrip(MARKS))
+    fronts, backs = range(max(0, start - STRIP), start + 1), range(end, min(len(token), end + STRIP) + 1)
+    return {token} | ({token[a:b] for a in fronts for b in backs} if start < end else set())
+
+
+def joined(part):
+    "One to JOIN neighbouring pieces; where a mark stands as only passwords have it, also with up to two marks beside."
+    kinds = ['cjk' if re.match(f'[{CJK}]', c) else 'letter' if c.isalnum() else '' for c in part]
+    edges = [0, *(n for n in range(1, len(part)) if kinds[n] != kinds[n - 1]), len(part)]
+    spans = [(a, b) for a, b in itertools.pairwise(edges) if a < b and kinds[a]]
+    room = 2 if ODD.compiled.search(part) else 0
+    found = set()
+    for n, (start, _) in enumerate(spans):
+        for m, (_, end) in enumerate(spans[n : n + JOIN], n):
+            left = start - (spans[n - 1][1] if n else 0)
+            right = (spans[m + 1][0] if m + 1 < len(spans) else len(part)) - end
+            for a, b in itertools.product(range(min(room, left) + 1), range(min(room, right) + 1)):
+                found.add(part[start - a : end + b])
+    return found
+
+
+def encoded_runs(text):
+    "Up to 2 * JOIN neighbours among escapes and the runs of letters and harmless marks between them."
+    found, spans = set(), [m.span() for m in re.finditer('|'.join([*ESCAPES, '[A-Za-z0-9_.~+*/-]+']), text)]
+    for n, (start, end) in enumerate(spans):
+        for first, last in [(end, end), *spans[n + 1 : n + 2 * JOIN]]:
+            if first != end:
+                break
+            end = last
+            found.add(text[start:end])
+    return found
+
+
+def tried(text):
+    "Every candidate of a short text: what the notebook says, one thing after the other, with nothing left out for speed; but for marks alone."
+    found = set()
+    for chunk in text.split():
+        views = [chunk, *(re.split('|'.join(ESCAPES[1:]), chunk) if '\\' in chunk else ())]
+        views += [part for view in views if '%' in view for part in re.split(ESCAPES[0], view)]
+        for view in views:
+            fields = cut_at(view, SEPARATING | set('/@&?#'))
+            for token in (view, *cut_at(re.sub(r'\\[nrt]', '\n', view), SEPARATING), *fields):
+                found |= ends_stripped(token)
+            found.update(re.findall(f'[^{SEPARATORS}]+=+', view))
+            parts = view.split('/')
+            pairs = ['/'.join(pair) for pair in itertools.pairwise(parts)]
+            for part in [*parts, *(p for p in pairs if QUERY & set(p))] if len(parts) > 3 else [view]:
+                found |= joined(part)
+            found |= encoded_runs(view) if '%' in view or '\\' in view else set()
+    lines = [*text.split('\n'), *GLUE.compiled.sub('\n', text).split('\n')]
+    for line in lines:
+        words = [m.span() for m in re.finditer(r'\S+', line)]
+        for n, (start, _) in enumerate(words):
+            for _, end in words[n + 1 : n + JOIN]:
+                found |= ends_stripped(line[start:end])
+    alone = [run.strip() for run in cut_at(text, SEPARATING | {'\r'})]
+    found.update(*(ends_stripped(run) for run in alone if 0 < run.count(' ') < JOIN))
+    return {value for value in found if value.strip(MARKS)}
+
+
+PIECES = (
+    'Herbst-2031|a=b|p:w|https://|a.example/|/|//|:|=|==|@|&|?|#|%20|%2F|%|\\n|\\u0022|\\|"|\'|`|**|_|!|.|,|(|)|[|]|$|ä|é|'
+    'ß|密码|，|：|“|”|💥|x|foo|bar|42|-|- | | |\n|\r\n|Drache99!|\u200b|ﬁ|Ａ|e\u0301|\ud83d|&quot;|to be or not|a-1-b-2-c-3-d-4'
+).split('|')
+TEXT = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=2)), max_size=14).map(''.join)
+
+
+@settings(derandomize=True, deadline=None, max_examples=400)
+@given(TEXT)
+def test_the_fast_way_tries_what_the_slow_way_tries(text):
+    fast = candidates(text.split()) | phrases(text)
+    assert {value for value in fast if value.strip(MARKS)} == tried(text)
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(st.lists(TEXT, min_size=1, max_size=4), st.data())
+def test_no_live_secret_is_missed_whatever_was_read_before(texts, data):
+    values = sorted(set().union(*map(tried, texts)))
+    secrets = set(data.draw(st.lists(st.sampled_from(values), max_size=3)) if values else [])
+    spelled = {unicodedata.normalize('NFC', value) for value in secrets}
+    salt = 'c3' * 16
+    used = LiveSecrets(HashFile(salt, {salted(salt, value): 'x' for value in spelled}))
+    for text in texts * 2:
+        known = {v for v in tried(text) if {v, *(unicodedata.normalize(f, v) for f in ('NFC', 'NFKC'))} & spelled}
+        slow = [(*m.span(), 'x') for m in places(known).finditer(text)] if known else []
+        assert used.find(text) == slow
+
+
+def salted(salt, value):
+    "The digest of a value that may hold half a character."
+    return hashlib.sha256((salt + value).encode('utf-8', 'surrogatepass')).digest()

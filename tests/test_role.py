@@ -77,7 +77,7 @@ def make_index(config) -> None:
     with connect(config) as conn:
         create_schema(conn, config.schema)
         conn.execute(sql.SQL('set search_path to {}, public').format(sql.Identifier(config.schema)))
-        create_tables(conn, 'test:words:64', 64, False)
+        create_tables(conn, 'test:words:64', 64)
 
 
 @pytest.fixture
@@ -281,7 +281,7 @@ def test_a_rebuild_stays_readable_in_a_session_that_was_there_before(config, rol
             assert read_only(reader, database, role) == role
             with conn.transaction():
                 drop_tables(conn, database.schema, ALL_TABLES)
-                create_tables(conn, 'test:words:64', 64, False)
+                create_tables(conn, 'test:words:64', 64)
             assert read_meta(reader)['embed_dim'] == 64
             assert ensure_role(conn, database.schema, role) is None
 
@@ -394,7 +394,7 @@ def test_the_role_is_let_into_a_schema_of_extensions_that_is_not_open_to_all(bac
         with connect(config, dbname=place) as conn:
             conn.execute('create schema extensions; create extension vector schema extensions')
             create_schema(conn, config.schema)
-            create_tables(conn, 'test:words:64', 64, False)
+            create_tables(conn, 'test:words:64', 64)
             assert 'grant usage on schema "extensions"' in role_sql_for(conn, config.schema, role)
             assert ensure_role(conn, config.schema, role) is None
             assert read_only(conn, config, role) == role

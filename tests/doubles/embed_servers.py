@@ -13,13 +13,17 @@ import hashlib
 import json
 import math
 import socket
+import ssl
 import struct
+import subprocess
 import threading
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from merlin.embed_local import LocalEmbedder, shipped_files
@@ -49,7 +53,7 @@ class Fault:
 
     reply: Reply | None = None
     spoil: Callable[[list[list[float]]], list[Any]] | None = None
-    wire: str = ''  # hang, drip, reset, half
+    wire: str = ''  # hang, drip, reset, half, or bye: a right answer, after which the line is closed
 
 
 def status(code: int, body: Any = b'', headers: dict[str, str] | None = None) -> Fault:
@@ -57,7 +61,7 @@ def status(code: int, body: Any = b'', headers: dict[str, str] | None = None) ->
     return Fault(reply=Reply(code, body, headers or {}))
 
 
-HANG, DRIP, RESET, HALF = (Fault(wire=kind) for kind in ('hang', 'drip', 'reset', 'half'))
+HANG, DRIP, RESET, HALF, BYE = (Fault(wire=kind) for kind in ('hang', 'drip', 'reset', 'half', 'bye'))
 HTML = status(200, '<html><body>Please sign in</body></html>')
 BAD_GATEWAY = status(502, '<html><body>502 Bad Gateway</body></html>')
 NAN = Fault(spoil=lambda rows: [[math.nan, *rows[0][1:]], *rows[1:]])
@@ -101,6 +105,7 @@ class Double:
         self.always: Fault | None = None
         self.refuse: Callable[[Sequence[str]], Fault | None] = lambda texts: None  # a fault that depends on the texts
         self.requests: list[Request] = []
+        self.lines = 0  # connections so far
         self.closing = threading.Event()
         self._server = ThreadingHTTPServer(('127.0.0.1', 0), type('Handler', (_Handler,), {'double': self}))
         self._server.daemon_threads = True
@@ -109,6 +114,14 @@ class Double:
     def __enter__(self) -> 'Double':
         args = {'poll_interval': 0.01}
         threading.Thread(target=self._server.serve_forever, kwargs=args, daemon=True).start()
+        return self
+
+    def tls(self, pem: Path) -> 'Double':
+        "The same server over https, as `localhost`."
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pem)
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.url = f'https://localhost:{self._server.server_port}'
         return self
 
     def __exit__(self, *args: object) -> None:
@@ -152,6 +165,10 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *args: object) -> None:
         pass
 
+    def setup(self) -> None:
+        self.double.lines += 1
+        super().setup()
+
     def do_GET(self) -> None:
         self._note('GET', None)
         if not self._welcome() and self.path != '/health':
@@ -176,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(self.double.unwelcome())
         if len(raw) > 2_000_000 and isinstance(self.double, TeiDouble):
             return self._send(Reply(413, 'length limit exceeded'))
-        self._send(self.double.post(self.path, body, fault), half=fault.wire == 'half')
+        self._send(self.double.post(self.path, body, fault), half=fault.wire == 'half', bye=fault.wire == 'bye')
 
     def _welcome(self) -> bool:
         return self.double.key is None or self.headers.get('authorization') == f'Bearer {self.double.key}'
@@ -185,14 +202,14 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.double.requests.append(Request(method, self.path, headers, body))
 
-    def _send(self, reply: Reply, half: bool = False) -> None:
+    def _send(self, reply: Reply, half: bool = False, bye: bool = False) -> None:
         data, kind = reply.data()
         self.send_response(reply.status)
         for name, value in {'content-type': kind, 'content-length': str(len(data)), **reply.headers}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data[: len(data) // 2] if half else data)
-        self.close_connection = self.close_connection or half
+        self.close_connection = self.close_connection or half or bye
 
     def _hang(self) -> None:
         self.double.closing.wait(30)
@@ -409,3 +426,42 @@ class VoyageDouble(Double):
         if sum(counts) > 120_000:
             return bad(f'The max allowed tokens per submitted batch is 120000. Your batch has {sum(counts)} tokens.')
         return None
+
+
+def certificate(folder: Path) -> Path:
+    "A file with a certificate of its own for `localhost`, and its key."
+    key, cert, both = folder / 'key.pem', folder / 'cert.pem', folder / 'both.pem'
+    args = '-x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost'.split()
+    names = ['-addext', 'subjectAltName=DNS:localhost,DNS:embed.invalid']
+    command = ['openssl', 'req', *args, *names, '-keyout', str(key), '-out', str(cert)]
+    subprocess.run(command, check=True, capture_output=True, timeout=30)
+    both.write_text(key.read_text() + cert.read_text())
+    return both
+
+
+@contextmanager
+def tunnel(port: int, asked: list[str]) -> Iterator[str]:
+    "A proxy that leads every CONNECT to one port of this machine; its address, and in `asked` what it was sent."
+    listener = socket.create_server(('127.0.0.1', 0))
+
+    def pass_on(source: socket.socket, to: socket.socket) -> None:
+        try:
+            while data := source.recv(65536):
+                to.sendall(data)
+            to.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass  # the other direction has ended it
+
+    def run() -> None:
+        conn, _ = listener.accept()
+        with conn, socket.create_connection(('127.0.0.1', port)) as there:
+            asked.append(conn.recv(65536).decode())
+            conn.sendall(b'HTTP/1.1 200 Connection established\r\n\r\n')
+            back = threading.Thread(target=pass_on, args=(there, conn), daemon=True)
+            back.start()
+            pass_on(conn, there)
+            back.join(10)
+
+    with listener:
+        threading.Thread(target=run, daemon=True).start()
+        yield f'127.0.0.1:{listener.getsockname()[1]}'
