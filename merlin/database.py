@@ -67,6 +67,12 @@ def as_failure(
     if is_lost(error):
         return FailedError('the connection to the database was lost', doing, 'run this again')
     said = error.diag.message_primary or type(error).__name__
+    if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn):
+        hint = 'run merlin ingest, which rebuilds what is missing'
+        return FailedError(f'the index is damaged: {one_line(said, [])}', doing, hint)
+    if isinstance(error, psycopg.errors.DuplicateTable):
+        hint = 'another program uses that schema: name one of its own in MERLIN_DB_SCHEMA'
+        return FailedError(f'the database refused: {one_line(said, [])}', doing, hint)
     if isinstance(error, psycopg.errors.UndefinedObject) and 'text search configuration' in said:
         return ConfigError(one_line(said, []), 'search.text_config', 'name one that psql lists with \\dF')
     return FailedError(f'the database refused: {one_line(said, [])}', doing)
@@ -154,7 +160,11 @@ def connect(
     **kw: Any,  # for psycopg.connect, such as row_factory
 ) -> 'psycopg.Connection[Any]':
     "A connection in autocommit mode. ConfigError: a malformed string, an old server. FailedError: unreachable, refused."
+    import logging  # psycopg has it already
+
     from psycopg import errors
+
+    logging.getLogger('psycopg').addHandler(logging.NullHandler())  # what it has to say comes to us as an exception
 
     if not make:
         need_database(config)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['LISTED', 'OF_A_TREE', 'FEW', 'state_of', 'model_settings', 'is_current', 'Run', 'ingest', 'guard_hashes',
-           'let_readers_in', 'must_start_anew', 'recorded_errors', 'record_error', 'pull_repos', 'progress_line',
-           'refuse', 'note_refusal', 'parser', 'main']
+           'let_readers_in', 'must_start_anew', 'recorded_errors', 'rules_for_errors', 'record_error', 'pull_repos',
+           'progress_line', 'refuse', 'note_refusal', 'parser', 'main']
 
 # %% ../nbs/31_ingest.ipynb #5f5d2d81
 import argparse
@@ -51,6 +51,7 @@ from .redact import Redactor
 from .role import ensure_role
 from merlin.store import (
     ALL_TABLES,
+    KEPT,
     SCHEMA_VERSION,
     TEXT_TABLES,
     Record,
@@ -60,6 +61,7 @@ from merlin.store import (
     count_index,
     create_schema,
     create_tables,
+    damage,
     drop_hnsw_for_bulk,
     drop_tables,
     guard_model,
@@ -90,7 +92,8 @@ def model_settings(config: Config) -> str:
 def is_current(meta: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
     "Whether the last run finished on exactly this state."
     undisturbed = not meta.get('last_ingest_error') and not meta.get('running')
-    return undisturbed and meta.get('state') == state and meta['schema_version'] == SCHEMA_VERSION
+    whole = meta.get('schema_version') == SCHEMA_VERSION and all(fact in meta for fact in KEPT)
+    return undisturbed and whole and meta.get('state') == state
 
 # %% ../nbs/31_ingest.ipynb #ec05ceff
 LISTED = (
@@ -117,17 +120,18 @@ class Run:
     began: str  # when, as meta keeps it
     fetched: Mapping[str, str]  # repo -> when it was last fetched well
     anew: bool  # drop the index first
+    damaged: Sequence[str]  # what is missing of it
     server: Features = field(init=False)  # what the database can do; known when the index is open
 
     @property
     def outdated(self) -> bool:
         "Whether the index is of another schema version."
-        return bool(self.meta) and self.meta['schema_version'] != SCHEMA_VERSION
+        return bool(self.meta) and self.meta.get('schema_version', SCHEMA_VERSION) != SCHEMA_VERSION
 
     @property
     def rebuilt(self) -> bool:
         "Whether this run makes the documents from nothing."
-        return self.anew or self.outdated or not self.meta
+        return self.anew or self.outdated or bool(self.damaged) or not self.meta
 
     def open_index(self) -> None:
         "Refuse another model, then make the tables, or make them anew, and say that a run is at work: all or nothing."
@@ -139,7 +143,7 @@ class Run:
         gap = answer_gap(self.embed) if self.rebuilt else None
         record = describe_record({} if self.anew else self.meta, self.repos, self.heads)
         with self.conn.transaction():
-            if self.meta and self.rebuilt:
+            if self.rebuilt and (self.meta or self.damaged):
                 drop_tables(self.conn, schema, ALL_TABLES if self.anew else TEXT_TABLES)
             if self.rebuilt:
                 create_tables(self.conn, self.embed.identity, self.embed.dim)
@@ -147,13 +151,16 @@ class Run:
             hashed = bool(self.config.redact.secret_hashes)
             write_meta(self.conn, {'canary': list(probe), 'running': self.began, 'record': record, 'hashed': hashed})
         self.report.notes += [*server.notes, *let_readers_in(self.conn, self.config)]
-        if self.outdated and not self.anew:
+        if self.damaged:
+            self.report.notes.append(f'the index was damaged ({", ".join(self.damaged)} missing): rebuilt')
+        elif self.outdated and not self.anew:
             self.report.notes.append(f'index of schema version {self.meta["schema_version"]}: rebuilt, vectors kept')
 
     def guard_space(self, probe: array) -> None:
         "Refuse an embedder whose vectors are not of the stored ones' space, whatever its name says."
-        guard_model(self.meta, self.embed.identity)
         stored = self.meta.get('canary')
+        if 'embed_model_id' in self.meta or not stored:  # where the name was lost, the canary alone must tell
+            guard_model(self.meta, self.embed.identity)
         if stored and not same_space(stored, probe):
             raise RefusedError(
                 f'{self.embed.identity} no longer gives the vectors that the index was built with',
@@ -162,19 +169,18 @@ class Run:
 
     @cached_property
     def finished(self) -> Mapping[str, Any]:
-        "The state that the last run finished on; empty where a run was stopped since, and nothing of it can be trusted."
-        return {} if self.rebuilt or self.meta.get('running') else self.meta.get('state') or {}
+        "The state that the last run finished on; empty where a run was stopped or failed since: nothing can be trusted then."
+        return {} if self.disturbed else self.meta.get('state') or {}
 
     @property
     def disturbed(self) -> bool:
         "Whether the tables may differ from what the last finished run left, beyond what is noted in them."
-        return self.rebuilt or bool(self.meta.get('running'))
+        return self.rebuilt or bool(self.meta.get('running') or self.meta.get('last_ingest_error'))
 
     @property
     def settled(self) -> bool:
         "Whether the last run went well, and by the rules of this one."
-        same = all(self.finished.get(what) == self.state[what] for what in ('dirs', 'rules', 'model'))
-        return same and not self.meta.get('last_ingest_error')
+        return all(self.finished.get(what) == self.state[what] for what in ('dirs', 'rules', 'model'))
 
     def look(self) -> tuple[Listing, Rules]:
         "What there may be to do: as far as the commits since the last run tell it, or else from every file."
@@ -336,15 +342,31 @@ def ingest(
             heads = {name: repo.head() for name, repo in repos.items()}
         dirs = {name: str(repo.dir) for name, repo in repos.items()}
         state = state_of(heads, dirs, rules_fingerprint(config, redactor), model_settings(config))
-        if is_current(meta, state) and not reembed_all:
+        damaged = damage(conn, meta)
+        if is_current(meta, state) and not damaged and not reembed_all:
             write_meta(conn, {'last_started_at': began, 'last_ingest_at': now()})
             report.documents['unchanged'] = meta['counts']['documents']
             report.notes += let_readers_in(conn, config)
             return report
-        anew = must_start_anew(meta, repos, schema, reembed_all, replace_record)
+        anew = must_start_anew(meta, repos, schema, reembed_all, replace_record) or damaged == ['meta']
         with recorded_errors(conn, config, at_work=True):
             model = embed or embedder(config.embed)
-            Run(conn, config, redactor, repos, heads, state, meta, model, report, progress, began, fetched, anew).go()
+            Run(
+                conn,
+                config,
+                redactor,
+                repos,
+                heads,
+                state,
+                meta,
+                model,
+                report,
+                progress,
+                began,
+                fetched,
+                anew,
+                damaged,
+            ).go()
     return report
 
 
@@ -383,10 +405,18 @@ def recorded_errors(conn: psycopg.Connection, config: Config, at_work: bool = Fa
     except (MerlinError, psycopg.Error) as e:
         error = as_failure(e, 'ingest') if isinstance(e, psycopg.Error) else e
         with suppress(psycopg.Error):  # the database itself may be what failed
-            record_error(conn, error, [r.dir for r in config.repos], at_work)
+            record_error(conn, error, [r.dir for r in config.repos], at_work, rules_for_errors(config))
         if error is e:
             raise
-        raise error from e
+        raise error from None  # psycopg's text quotes the row that was refused
+
+
+def rules_for_errors(config: Config) -> Redactor:
+    "The record's own redaction; that of the shapes alone where the hash file is what failed."
+    try:
+        return Redactor(config.redact.disable, config.redact.secret_hashes)
+    except RefusedError:
+        return Redactor()
 
 
 def record_error(
@@ -394,12 +424,13 @@ def record_error(
     error: MerlinError,
     dirs: Sequence[Path],  # of the configured repos: a mistyped one says nothing about the index
     at_work: bool,  # whether this run holds the lock and had begun
+    redactor: Redactor,
 ) -> None:
     "Keep the failure where the next answer finds it."
     meta = read_meta(conn)
     ours = {k['dir'] for k in (meta.get('record') or {}).values()} & {str(d) for d in dirs}
     if meta and (ours or at_work) and not isinstance(error, ConfigError):  # wrong use: nothing was done to the index
-        failed = {'at': now(), 'text': Redactor().redact(str(error)).text, 'exit_code': error.exit_code}
+        failed = {'at': now(), 'text': redactor.redact(str(error)).text, 'exit_code': error.exit_code}
         write_meta(conn, {'last_ingest_error': failed} | ({'running': None} if at_work else {}))
 
 
@@ -445,7 +476,7 @@ def note_refusal(error: RefusedError) -> None:
     "A broken hash setting is found before there is a configuration; meta shall hold it all the same."
     with suppress(MerlinError, psycopg.Error), session(database_config(os.environ), make=False) as conn:
         record = read_meta(conn).get('record') or {}
-        record_error(conn, error, [Path(k['dir']) for k in record.values()], at_work=False)
+        record_error(conn, error, [Path(k['dir']) for k in record.values()], False, Redactor())
 
 
 def parser() -> argparse.ArgumentParser:

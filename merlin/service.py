@@ -219,7 +219,7 @@ class Service:
                 lost = is_lost(e) or self.conn is None or self.conn.closed
                 self.drop()
                 if last or not lost:
-                    raise as_failure(e, f'answering {name}') from e
+                    raise as_failure(e, f'answering {name}') from None
             except MerlinError:
                 if self.conn is not None and self.conn.broken:
                     self.drop()

@@ -197,7 +197,8 @@ google-oauth-secret     GOCSPX- <U28>
 google-access           ya29. <U20+>
 google-refresh          1//0 <U40+>
 azure-ad-secret         <Q3> <d1> Q~ <Q31-34>
-stripe-live             sk_live_|sk_test_|sk_prod_|rk_live_|rk_test_|rk_prod_ <A10+>
+stripe-live             sk_live_|sk_test_|sk_prod_|rk_live_|rk_test_|rk_prod_ <A20+>
+stripe-short            sk_live_|sk_test_|sk_prod_|rk_live_|rk_test_|rk_prod_ <A10-19>
 stripe-webhook          whsec_ <B32+> <e0-2>
 npm                     npm_ <A36>
 pypi                    pypi-AgEIcHlwaS5vcmc|pypi-AgENdGVzdC5weXBpLm9yZw <U50+>

@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['SCHEMA_VERSION', 'TEXT_LIMIT', 'HEADING_LIMIT', 'PLAIN_LIMIT', 'HNSW_LIMIT', 'TABLES', 'LEXICAL_TABLES', 'WORDS',
-           'TRIGRAMS', 'LEXICAL', 'TEXT_TABLES', 'ALL_TABLES', 'EXISTS', 'SET_META', 'INSERT_DOCUMENTS',
-           'INSERT_CHUNKS', 'TAKE_OUT', 'UNUSED', 'KNOWN', 'COUNTS', 'HNSW_MINIMUM', 'BULK_SHARE', 'HNSW',
-           'HNSW_STANDS', 'LOCK_HELD', 'session', 'exists', 'now', 'read_meta', 'write_meta', 'require_index',
-           'create_schema', 'drop_tables', 'create_tables', 'guard_model', 'text_sha', 'vector_text', 'vector_bytes',
-           'known_vectors', 'add_vectors', 'Record', 'cut_bytes', 'document_row', 'chunk_row', 'iso', 'write_documents',
-           'remove_documents', 'sweep_vectors', 'build_text_indexes', 'Known', 'known_documents', 'known_hosts',
-           'count_index', 'add_counts', 'has_hnsw', 'drop_hnsw', 'drop_hnsw_for_bulk', 'build_hnsw', 'lock_key',
-           'lock_is_held', 'try_lock']
+           'TRIGRAMS', 'LEXICAL', 'TEXT_TABLES', 'ALL_TABLES', 'EXISTS', 'SET_META', 'MADE', 'KEPT', 'INDEXES',
+           'MISSING', 'INSERT_DOCUMENTS', 'INSERT_CHUNKS', 'TAKE_OUT', 'UNUSED', 'KNOWN', 'COUNTS', 'HNSW_MINIMUM',
+           'BULK_SHARE', 'HNSW', 'HNSW_STANDS', 'LOCK_HELD', 'session', 'exists', 'now', 'read_meta', 'write_meta',
+           'damage', 'require_index', 'create_schema', 'drop_tables', 'create_tables', 'guard_model', 'text_sha',
+           'vector_text', 'vector_bytes', 'known_vectors', 'add_vectors', 'Record', 'cut_bytes', 'document_row',
+           'chunk_row', 'iso', 'write_documents', 'remove_documents', 'sweep_vectors', 'build_text_indexes', 'Known',
+           'known_documents', 'known_hosts', 'count_index', 'add_counts', 'has_hnsw', 'drop_hnsw', 'drop_hnsw_for_bulk',
+           'build_hnsw', 'lock_key', 'lock_is_held', 'try_lock']
 
 # %% ../nbs/23_store.ipynb #e5cce584
 import hashlib
@@ -75,6 +75,7 @@ create table chunks (
     heading text not null,
     names text not null,
     body text not null,
+    folded text collate "C" generated always as (lower(heading || E'\\n' || names || E'\\n' || body)) stored,
     first_line int not null,
     last_line int not null,
     date date,
@@ -105,9 +106,7 @@ create table lexical_totals (chunks bigint not null, length bigint not null, mad
 insert into lexical_totals values (0, 0, '');
 """
 WORDS = 'create index chunks_tsv on chunks using gin (tsv)'
-TRIGRAMS = r"""
-create index chunks_trgm on chunks using gin ((heading || E'\n' || names || E'\n' || body) gin_trgm_ops)
-"""
+TRIGRAMS = 'create index chunks_trgm on chunks using gin (folded gin_trgm_ops)'
 LEXICAL = ('lexical_postings', 'lexical_chunks', 'lexical_totals')
 TEXT_TABLES = (*LEXICAL, 'chunks_gone', 'chunks', 'documents')  # made anew by a rebuild
 ALL_TABLES = (*TEXT_TABLES, 'vectors', 'meta')
@@ -121,7 +120,7 @@ def session(config: DatabaseConfig, doing: str = '', make: bool = True) -> Itera
         with conn:
             yield conn
     except psycopg.Error as e:
-        raise as_failure(e, doing) from e
+        raise as_failure(e, doing) from None
 
 # %% ../nbs/23_store.ipynb #7dc1bcb7
 EXISTS = "select to_regclass(split_part(current_setting('search_path'), ',', 1) || '.' || %s) is not null"
@@ -154,10 +153,35 @@ def write_meta(conn: psycopg.Connection, facts: Mapping[str, Any]) -> None:
     conn.execute(SET_META, (Jsonb(dict(facts)),))
 
 
+MADE = ('schema_version', 'embed_model_id', 'embed_dim', 'gap')  # facts that only making the tables writes
+KEPT = ('canary', 'record', 'hashed', 'counts', 'warnings')  # facts that every finished run writes
+INDEXES = (
+    'chunks_hosts', 'chunks_type', 'chunks_date', 'chunks_stale', 'chunks_vector', 'documents_date',
+    'lexical_postings_block',
+)  # fmt: skip
+MISSING = """
+select name from unnest(%s::text[]) name
+where to_regclass(split_part(current_setting('search_path'), ',', 1) || '.' || name) is null
+"""
+
+
+def damage(conn: psycopg.Connection, meta: Mapping[str, Any]) -> list[str]:
+    "What was taken out of the index by other hands, so that its tables must be made anew; none where it is whole."
+    if meta.get('schema_version', SCHEMA_VERSION) != SCHEMA_VERSION:
+        return []  # it is made anew in any case
+    if not meta:  # no other program has tables of these names
+        return ['meta'] if exists(conn, LEXICAL[0]) and exists(conn, LEXICAL[2]) else []
+    lost = [name for (name,) in conn.execute(MISSING, ([*ALL_TABLES, *INDEXES],))]
+    return lost + [f'{fact} in meta' for fact in MADE if fact not in meta]
+
+
 def require_index(meta: Mapping[str, Any], schema: str) -> None:
-    "Raises ConfigError where nothing was indexed yet, or the index is of another version."
+    "Raises ConfigError where nothing was indexed yet, or the index is of another version, or not whole."
     if not meta:
         raise ConfigError('nothing is indexed yet', where=f'schema {schema}', hint='run merlin ingest')
+    if lost := [fact for fact in MADE if fact not in meta]:
+        hint = 'run merlin ingest, which rebuilds it'
+        raise ConfigError(f'the index is damaged: no {lost[0]} in meta', where=f'schema {schema}', hint=hint)
     if meta['schema_version'] != SCHEMA_VERSION:
         raise ConfigError(
             f'the index has schema version {meta["schema_version"]}, this merlin reads {SCHEMA_VERSION}',
@@ -196,7 +220,8 @@ def guard_model(meta: Mapping[str, Any], identity: str) -> None:
     built = meta.get('embed_model_id')
     if built != identity:
         raise RefusedError(
-            f'index was built with {built}; configured {identity}', hint='run merlin ingest --reembed-all'
+            f'index was built with {built or "an unknown model"}; configured {identity}',
+            hint='run merlin ingest --reembed-all',
         )
 
 # %% ../nbs/23_store.ipynb #0111a4e8

@@ -324,6 +324,38 @@ ingest(config, embed=embed)
 """
 
 
+def everything(config) -> list:
+    "All documents with their sections, and how many vectors there are."
+    rows = """select d.path, d.host, d.fingerprint, c.ordinal, c.body, c.hosts, v.text_sha from documents d
+              left join chunks c on c.document_id = d.id left join vectors v on v.id = c.vector_id order by d.path, c.ordinal"""
+    with connect(config.database) as conn:
+        return [*conn.execute(rows).fetchall(), conn.execute('select count(*) from vectors').fetchone()]
+
+
+class Leaving(WordEmbedder):
+    "An embedder that goes away after some windows of sections."
+
+    left = 1
+
+    def embed_documents(self, texts):
+        if texts[0].startswith('['):  # a section's header
+            self.left -= 1
+            if self.left < 0:
+                raise FailedError('the embedding server went away')
+        return super().embed_documents(texts)
+
+
+def test_a_run_by_other_rules_that_failed_half_way_leaves_nothing_to_trust(config):
+    ingest(config, embed=WordEmbedder())
+    clean = everything(config)
+    layout, chunk = replace(config.layout, host_types=()), replace(config.chunk, max_tokens=60)
+    with pytest.raises(FailedError, match='went away'):
+        ingest(replace(config, layout=layout, chunk=chunk), embed=Leaving())
+    assert everything(config) != clean
+    ingest(config, embed=WordEmbedder())
+    assert everything(config) == clean
+
+
 @pytest.mark.parametrize('after', [0, 1, 17])
 def test_a_killed_ingest_then_another_equals_a_clean_rebuild(config, record, database, after):
     args = [database.url or '', database.schema, str(database.home), str(record), str(after)]

@@ -155,6 +155,16 @@ def test_the_graph_answers_like_the_exact_scan(conn, config, database):
     assert len(filtered) == len(vector_leg(conn, embed.embed_query('restore dump'), Filters(types=('journal',)), 50))
 
 
+def test_a_graph_of_full_precision_is_no_graph_and_the_next_build_replaces_it(conn):
+    asked = WordEmbedder().embed_query('restore dump')
+    exact = vector_leg(conn, asked, Filters(), 50)
+    conn.execute('drop index if exists vectors_hnsw')
+    conn.execute('create index vectors_hnsw on vectors using hnsw (embedding vector_cosine_ops)')
+    assert not has_hnsw(conn) and vector_leg(conn, asked, Filters(), 50, exact_limit=0) == exact
+    assert build_hnsw(conn, 64, features(conn).parallel_build, minimum=1) and has_hnsw(conn)
+    assert not build_hnsw(conn, 64, features(conn).parallel_build, minimum=1)
+
+
 @pytest.mark.slow
 def test_the_local_model_answers_the_fixture_record(database, tmp_path):
     record = fixture_record(tmp_path / 'fixture')
