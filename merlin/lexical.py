@@ -17,7 +17,7 @@ import hashlib
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -186,16 +186,18 @@ def count_terms(
     length = 0.0
     for part, weight in ((heading, HEADING), (body, BODY)):
         for token, times in Counter(part).items():
-            entry = entries[token]
-            length += entry.count * times * weight / BODY
+            entry, halves = entries[token], weight * times
+            length += entry.count * halves
             for term in entry.terms:
-                counts[term] = counts.get(term, 0) + weight * times
-    return counts, min(LONG, max(1, round(length)))
+                counts[term] = counts.get(term, 0) + halves
+    return counts, min(LONG, max(1, round(length / BODY)))
 
 
-def pack(chunk: int, occurrences: int, length: int) -> int:
-    "A posting: place in the block (10 bits), halves of occurrences (7), length (14)."
-    return (chunk % BLOCK) << 21 | min(occurrences, MOST) << 14 | length
+def pack(chunk: int, counts: Mapping[str, int], length: int) -> Iterator[tuple[str, int]]:
+    "The postings of a section by term, each a number: place in the block (10 bits), halves of occurrences (7), length (14)."
+    place = (chunk % BLOCK) << 21 | length
+    for term, n in counts.items():
+        yield term, place | (n if n < MOST else MOST) << 14
 
 # %% ../nbs/39_lexical.ipynb #80cf538d
 EMPTY_LEXICAL = (
@@ -243,8 +245,8 @@ def add_block(
     for chunk, heading, body in texts:
         counts, length = count_terms(heading, body, entries)
         lengths.append(length)
-        for term, n in counts.items():
-            postings[term].append(pack(chunk, n, length))
+        for term, posting in pack(chunk, counts, length):
+            postings[term].append(posting)
     write_postings(conn, block, postings)
     conn.execute(REGISTER, ([i for i, _, _ in texts], lengths))
     conn.execute(TOTALS, (len(texts), sum(lengths)))
