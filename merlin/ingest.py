@@ -180,7 +180,8 @@ class Run:
     @property
     def settled(self) -> bool:
         "Whether the last run went well, and by the rules of this one."
-        return all(self.finished.get(what) == self.state[what] for what in ('dirs', 'rules', 'model'))
+        same = all(self.finished.get(what) == self.state[what] for what in ('dirs', 'rules', 'model'))
+        return same and all(fact in self.meta for fact in KEPT)
 
     def look(self) -> tuple[Listing, Rules]:
         "What there may be to do: as far as the commits since the last run tell it, or else from every file."

@@ -115,9 +115,8 @@ ALL_TABLES = (*TEXT_TABLES, 'vectors', 'meta')
 @contextmanager
 def session(config: DatabaseConfig, doing: str = '', make: bool = True) -> Iterator[psycopg.Connection]:
     "A connection for the block. Raises ConfigError and FailedError, never psycopg's own."
-    conn = connect(config, make)
     try:
-        with conn:
+        with connect(config, make) as conn:
             yield conn
     except psycopg.Error as e:
         raise as_failure(e, doing) from None

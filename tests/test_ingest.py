@@ -324,14 +324,6 @@ ingest(config, embed=embed)
 """
 
 
-def everything(config) -> list:
-    "All documents with their sections, and how many vectors there are."
-    rows = """select d.path, d.host, d.fingerprint, c.ordinal, c.body, c.hosts, v.text_sha from documents d
-              left join chunks c on c.document_id = d.id left join vectors v on v.id = c.vector_id order by d.path, c.ordinal"""
-    with connect(config.database) as conn:
-        return [*conn.execute(rows).fetchall(), conn.execute('select count(*) from vectors').fetchone()]
-
-
 class Leaving(WordEmbedder):
     "An embedder that goes away after some windows of sections."
 
@@ -347,13 +339,97 @@ class Leaving(WordEmbedder):
 
 def test_a_run_by_other_rules_that_failed_half_way_leaves_nothing_to_trust(config):
     ingest(config, embed=WordEmbedder())
-    clean = everything(config)
+    clean = query(config, ROWS)
     layout, chunk = replace(config.layout, host_types=()), replace(config.chunk, max_tokens=60)
     with pytest.raises(FailedError, match='went away'):
         ingest(replace(config, layout=layout, chunk=chunk), embed=Leaving())
-    assert everything(config) != clean
+    assert query(config, ROWS) != clean
     ingest(config, embed=WordEmbedder())
-    assert everything(config) == clean
+    assert query(config, ROWS) == clean
+
+
+def test_vectors_that_a_failed_rebuild_left_behind_are_swept_by_the_next_run(config, record):
+    ingest(config, embed=WordEmbedder())
+    with connect(config.database) as conn:
+        conn.execute("update meta set value = '0' where key = 'schema_version'")
+    for page in ('hosts/beta.md', 'journal/2030-01-15.md'):
+        (record / page).write_text('# Changed\n\nall of it\n')
+    commit_all(record, 'change')
+    leaving = Leaving()
+    leaving.left = 0
+    with pytest.raises(FailedError):
+        ingest(config, embed=leaving)
+    ingest(config, embed=WordEmbedder())
+    unused = 'select count(*) from vectors v where not exists (select from chunks c where c.vector_id = v.id)'
+    assert query(config, unused) == [(0,)]
+
+
+LATER = START + 10_000_000  # after every commit of the example record
+POSTINGS = """
+select p.term, d.path, c.ordinal, e & ((1 << 21) - 1) from lexical_postings p cross join unnest(p.entries) e
+join chunks c on c.id = p.block::bigint * 1024 + (e >> 21) join documents d on d.id = c.document_id order by 1, 2, 3
+"""
+
+
+def whole_state(config) -> tuple:
+    "Rows, postings, counts and warnings; what ids and times there are does not count."
+    with connect(config.database) as conn:
+        meta = read_meta(conn)
+        return (
+            query(config, ROWS), query(config, 'select count(*) from vectors'), conn.execute(POSTINGS).fetchall(),
+            conn.execute('select chunks, length from lexical_totals').fetchone(), meta['counts'],
+            sorted(map(tuple, meta['warnings']), key=str), meta['fingerprint'],
+        )  # fmt: skip
+
+
+def edits(repo: Path):
+    "One edit after another, each of a kind of its own; whoever asks for the next one commits the last."
+    page, host = repo / 'runbooks/one.md', repo / 'hosts/alpha.md'
+    yield page.write_text('# One\n\nfirst on alpha\n')
+    before = page.read_text()
+    yield page.write_text('# One\n\nsecond, password = hunter2hunter2\n')
+    page.write_text('third')
+    commit_all(repo, 'there', LATER)
+    yield page.write_text('# One\n\nsecond, password = hunter2hunter2\n')  # and back: only its date is new
+    yield page.rename(repo / 'runbooks/two.md')
+    yield host.write_text(host.read_text() + '\nNothing of its names has changed.\n')
+    yield host.write_text(host.read_text().replace('alpha', 'omega'))  # all documents are tagged anew
+    yield (repo / 'runbooks/link.md').symlink_to('two.md')
+    yield (repo / 'runbooks/two.md').write_text('# Two\n\n```\nnever closed\n')
+    (repo / 'runbooks/link.md').unlink()
+    yield (repo / 'runbooks/link.md').write_text(before)  # no link any more
+    (repo / 'runbooks/two.md').unlink()
+    yield (repo / 'runbooks/two.md').symlink_to('link.md')  # a page no more
+    run_git(repo, 'checkout', '--quiet', '-b', 'side', 'HEAD~2')
+    (repo / 'memory').mkdir(exist_ok=True)
+    (repo / 'memory/side.md').write_text('# Side\n\nwritten beside\n')
+    commit_all(repo, 'side', LATER)
+    run_git(repo, 'checkout', '--quiet', '-')
+    yield run_git(repo, 'merge', '--quiet', '-m', 'merge', 'side', when=LATER)
+    yield (repo / f'memory/ghp_{"a1B2" * 9}.md').write_text('# Named\n\nafter a secret\n')
+    yield (repo / 'memory/side.md').write_text('# Side\n\nagain\n')
+    run_git(repo, 'rm', '--quiet', '-r', 'memory')
+    yield None
+
+
+def test_a_look_at_what_was_touched_finds_what_a_look_at_everything_finds(config, record, database):
+    if database.url:
+        pytest.skip('a quarter of a minute, and no different there')
+    ingest(config, embed=WordEmbedder())
+    other = replace(config, database=replace(config.database, schema=f'{config.database.schema}_b'))
+    short = 0
+    try:
+        for n, _ in enumerate(edits(record)):
+            commit_all(record, f'edit {n}', LATER + 1000 * n)
+            report = ingest(config, embed=WordEmbedder())
+            short += report.documents['unchanged'] > 20 and report.documents['changed'] < 20
+            ingest(other, embed=WordEmbedder(), reembed_all=True)
+            assert whole_state(config) == whole_state(other), n
+            assert sum(report.documents.values()) - report.documents['removed'] == len(paths(config))
+    finally:
+        with connect(config.database) as conn:
+            conn.execute(f'drop schema if exists "{other.database.schema}" cascade')
+    assert short > 8
 
 
 @pytest.mark.parametrize('after', [0, 1, 17])
