@@ -480,7 +480,7 @@ def test_an_ingest_at_work_is_waited_for_by_the_person(config):
 @pytest.mark.slow
 def test_fifty_settings_cost_at_most_two_passes_with_leg_weights_among_them_too(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, 'path', [str(ROOT / 'tools'), *sys.path])
-    from sweep_bench import LEGS
+    from bench_sweep import LEGS
 
     passes, sweeps = [], {'standard': [], 'legs': []}
     with scratch(fixture_record(tmp_path / 'record')) as config:

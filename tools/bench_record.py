@@ -1,6 +1,6 @@
 """A made-up record of any size, with the shape of a real one; the same seed gives the same commit.
 
-    python tools/bench_record.py FOLDER FILES [--depth 2] [--seed 7]     # a bare repository, through git fast-import
+    python tools/bench_record.py FOLDER FILES [--depth 2] [--seed 7] [--most 400000]     # bare, through git fast-import
 
 Pages of five kinds (journal, runbook, host, memory, planning). Sizes are log-normal: half below 2.7 KB, nine of ten
 below 12.6, 99 of 100 below 44; a section every 520 bytes, so about 11 a page. Seven of ten long journal pages repeat
@@ -14,6 +14,7 @@ import math
 import random
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from itertools import accumulate
@@ -49,10 +50,10 @@ def word(n: int) -> str:
 class Pages:
     "Pages without end, the same for the same seed."
 
-    def __init__(self, seed: int = 7) -> None:
-        self.rnd = random.Random(seed)
-        self.words = [word(n) for n in range(VOCABULARY)]
-        self.weights = list(accumulate(1 / (n + 6) ** 1.05 for n in range(VOCABULARY)))
+    def __init__(self, seed: int = 7, most: int = LARGEST, vocabulary: int = VOCABULARY) -> None:
+        self.rnd, self.most = random.Random(seed), most
+        self.words = [word(n) for n in range(vocabulary)]
+        self.weights = list(accumulate(1 / (n + 6) ** 1.05 for n in range(vocabulary)))
 
     def say(self, count: int) -> str:
         "So many words."
@@ -91,7 +92,7 @@ class Pages:
     def page(self, n: int) -> tuple[str, str]:
         "Path and text of the n-th page."
         kind = self.rnd.choice(KINDS)
-        size = min(LARGEST, max(SMALLEST, int(self.rnd.lognormvariate(math.log(MEDIAN), SPREAD))))
+        size = min(self.most, max(SMALLEST, int(self.rnd.lognormvariate(math.log(MEDIAN), SPREAD))))
         count = max(1, round(size / SECTION * self.rnd.uniform(0.6, 1.4)))
         repeats = kind == 'journal' and count >= LONG and self.rnd.random() < REPEATING
         headings = [LOG_HEADINGS[i % len(LOG_HEADINGS)] if repeats else self.say(3).capitalize() for i in range(count)]
@@ -114,9 +115,9 @@ class Pages:
         return f'{kind}/{self.words[n % VOCABULARY]}-{n}.md', front, self.say(4).capitalize()
 
 
-def commits(files: int, depth: int, seed: int) -> Iterator[dict[str, str]]:
+def commits(files: int, depth: int, seed: int, most: int) -> Iterator[dict[str, str]]:
     "The changes of each commit: path -> its whole text."
-    pages, texts = Pages(seed), {}
+    pages, texts = Pages(seed, most), {}
     for n in range(0, files, TOGETHER):
         fresh = dict(pages.page(i) for i in range(n, min(files, n + TOGETHER)))
         texts |= fresh
@@ -128,9 +129,9 @@ def commits(files: int, depth: int, seed: int) -> Iterator[dict[str, str]]:
         yield {path: texts[path]}
 
 
-def stream(files: int, depth: int, seed: int) -> Iterator[bytes]:
+def stream(files: int, depth: int, seed: int, most: int) -> Iterator[bytes]:
     "The record as `git fast-import` reads it."
-    for n, changes in enumerate(commits(files, depth, seed)):
+    for n, changes in enumerate(commits(files, depth, seed, most)):
         when = START - DAY * 3_000 + n * 600
         message = f'{datetime.fromtimestamp(when, UTC):%Y-%m-%d %H:%M}, {len(changes)} pages'.encode()
         who = b'merlin <merlin@example.invalid> %d +0000' % when
@@ -140,13 +141,13 @@ def stream(files: int, depth: int, seed: int) -> Iterator[bytes]:
             yield b'M 100644 inline %s\ndata %d\n%s\n' % (path.encode(), len(data), data)
 
 
-def make_record(folder: Path, files: int, depth: int = 2, seed: int = 7) -> str:
+def make_record(folder: Path, files: int, depth: int = 2, seed: int = 7, most: int = LARGEST) -> str:
     "A bare repository in a folder that is not there yet; its head."
     folder.mkdir(parents=True)
     run_git(folder, 'init', '--quiet', '--bare', '--object-format=sha1')
     command = ['git', '-C', str(folder), 'fast-import', '--quiet', '--done']
     with subprocess.Popen(command, stdin=subprocess.PIPE) as git:
-        git.stdin.writelines(stream(files, depth, seed))
+        git.stdin.writelines(stream(files, depth, seed, most))
         git.stdin.write(b'done\n')
     if git.returncode:
         raise SystemExit(f'git fast-import ended with {git.returncode}')
@@ -166,6 +167,15 @@ def change_page(folder: Path, text: str) -> str:
     return path
 
 
+VERSION_FILES = 15
+
+
+def generator() -> str:
+    "What tells this generator from an older one: the head of a small record."
+    with tempfile.TemporaryDirectory('-bench') as folder:
+        return make_record(Path(folder) / 'r', VERSION_FILES)[:8]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     "Make a record and say what it is."
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -173,8 +183,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument('files', type=int)
     parser.add_argument('--depth', type=int, default=2, help='later commits for each page')
     parser.add_argument('--seed', type=int, default=7)
+    parser.add_argument('--most', type=int, default=LARGEST, help='bytes of the largest page, as it comes in')
     args = parser.parse_args(argv)
-    print(make_record(args.folder, args.files, args.depth, args.seed))
+    print(make_record(args.folder, args.files, args.depth, args.seed, args.most))
     return 0
 
 

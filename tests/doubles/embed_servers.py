@@ -161,6 +161,7 @@ class Double:
 class _Handler(BaseHTTPRequestHandler):
     double: Double
     protocol_version = 'HTTP/1.1'
+    disable_nagle_algorithm = True  # or every answer waits 40 ms for the client to acknowledge its first half
 
     def log_message(self, *args: object) -> None:
         pass
