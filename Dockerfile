@@ -7,9 +7,13 @@
 FROM python:3.13-slim-bookworm AS build
 WORKDIR /src
 COPY settings.ini setup.py pyproject.toml MANIFEST.in README.md LICENSE NOTICE merlin.example.toml ./
+COPY requirements requirements
 COPY merlin merlin
 # `local` brings a Postgres and an embedding model, for a container that stands alone
-RUN python -m venv /opt/merlin && /opt/merlin/bin/pip install --no-cache-dir --disable-pip-version-check ".[local]"
+RUN python -m venv /opt/merlin \
+    && /opt/merlin/bin/pip install --no-cache-dir --disable-pip-version-check --only-binary :all: --require-hashes \
+        -r requirements/local.txt \
+    && /opt/merlin/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps --no-build-isolation .
 
 FROM python:3.13-slim-bookworm
 # git works in a repository of its own user only, and Postgres wants that user to have a name

@@ -74,7 +74,7 @@ need_git() {
 
 stamp() { # EXTRA: what the stamp says after an install of today's files
   printf '%s\n' "extra: $1" "at: $VENV"
-  cat "$ROOT/settings.ini" "$ROOT/setup.py"
+  cat "$ROOT/settings.ini" "$ROOT/setup.py" "$ROOT/requirements/$1.txt"
 }
 
 installed() { # EXTRA: whether .venv holds it, from today's files and in this place
@@ -127,6 +127,11 @@ watch_log() { # LOG: while pip works, one line that shows how long and with what
 
 explain() { # LOG: what pip complained about, and what to do about it
   local errors hint
+  if grep -q 'DO NOT MATCH THE HASHES' "$1"; then
+    say "$(sed -n '/DO NOT MATCH THE HASHES/,$p' "$1" | grep -E '^ ' | head -n 6)"
+    die 3 "refused: a file of the package index is not the one that requirements/ names; do not install it by hand," \
+      "find out who serves it (PIP_INDEX_URL, a proxy, pip config list); all that pip said is in $1"
+  fi
   errors=$(grep -E '^ *(ERROR|error):' "$1" | tail -n 5)
   say "${errors:-$(tail -n 15 "$1")}"
   if grep -qi 'No space left' "$1"; then
@@ -141,14 +146,24 @@ explain() { # LOG: what pip complained about, and what to do about it
   die 1 "the install failed; $hint; all that pip said is in $1"
 }
 
+pip_in_venv() { # ARGUMENT...: install them; nobody's pip settings decide where to
+  (cd "$ROOT" && PIP_USER=0 "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input "$@" </dev/null)
+}
+
+install_all() { # EXTRA: first the packages, each of which has to be the file that the lock names, then merlin itself
+  # Ready-made files only, and merlin is built with what was just installed: tools that pip fetches for a build, nobody
+  # has checked.
+  pip_in_venv --only-binary :all: --require-hashes -r "requirements/$1.txt" &&
+    pip_in_venv --no-deps --no-build-isolation -e .
+}
+
 pip_install() { # EXTRA: into .venv, which is there
   local log=$VENV/install.log watcher='' code
   : >"$log"
   [ -t 2 ] && { watch_log "$log" 9<&- & watcher=$!; }
   # The marker stays when this script or pip is interrupted, so the next run starts from an empty .venv.
   trap 'kill $watcher 2>/dev/null; say; die 130 "interrupted; run it again to start over"' INT TERM
-  (cd "$ROOT" && PIP_USER=0 "$VENV/bin/python" -m pip install --disable-pip-version-check --no-input --prefer-binary \
-    -e ".[$1]" >"$log" 2>&1 </dev/null)
+  install_all "$1" >"$log" 2>&1
   code=$?
   trap - INT TERM
   if [ -n "$watcher" ]; then
@@ -172,7 +187,7 @@ prepare() { # EXTRA: make .venv right for it; costs nothing when it is
   grep -qs '^extra: dev$' "$STAMP" && extra=dev # a developer's .venv stays one
   SECONDS=0
   if trusted; then
-    say "$PROG: bringing .venv up to date with settings.ini"
+    say "$PROG: bringing .venv up to date with requirements/$extra.txt"
   else
     [ -e "$VENV" ] && say "$PROG: .venv is not whole or was moved; making it anew"
     say "$PROG: installing merlin into $VENV with $("$PYTHON" --version 2>&1); this takes minutes, once"
@@ -195,8 +210,9 @@ run() { # MODULE ARGUMENT...: hand over to Python, with nothing of the working f
   elif [ -f "$STAMP" ]; then # none in an environment made by hand, which is not ours to judge
     { read -r at && read -r at; } <"$STAMP"
     [ "$at" = "at: $VENV" ] || die 2 "this checkout was moved or copied; run $ROOT/bin/quickstart once"
-    if [ "$ROOT/settings.ini" -nt "$STAMP" ] && ! installed local && ! installed dev; then
-      say "$PROG: warning: settings.ini is newer than what is installed; run $ROOT/bin/quickstart"
+    if [ "$ROOT/settings.ini" -nt "$STAMP" ] || [ "$ROOT/requirements/local.txt" -nt "$STAMP" ] &&
+      ! installed local && ! installed dev; then
+      say "$PROG: warning: what merlin needs has changed since it was installed; run $ROOT/bin/quickstart"
     fi
   fi
   exec "$VENV/bin/python" -P -m "$module" "$@" 9<&-

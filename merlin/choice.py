@@ -122,8 +122,6 @@ def decide(
     held = held_back(holdout, config, present, setting, today) if any(f.case.expect for f in holdout) else None
     warnings = [noise_warning(frame)] if noise else []
     warnings += [*doubts(tune, held), *idle_axes(tuning, config, today)]
-    if setting.near_tie != present.near_tie:
-        warnings.append(f'near_tie is no key of the layout: it takes NEAR_TIE = {setting.near_tie:g} in merlin.rank')
     return Choice(setting, present, tune, held, noise, tuple(warnings))
 
 
@@ -200,11 +198,9 @@ def fragment(choice: Choice, config: Config) -> str:
         'boost': dict(after.boost) if chosen.boost != now.boost else {},
         'recency': {'weight': chosen.recency} if chosen.recency != now.recency else {},
         'stale': {'factor': chosen.stale} if chosen.stale != now.stale else {},
-        'search': {leg: getattr(chosen, leg) for leg in LEGS if getattr(chosen, leg) != getattr(now, leg)},
+        'search': {k: getattr(chosen, k) for k in (*LEGS, 'near_tie') if getattr(chosen, k) != getattr(now, k)},
     }
     blocks = [
         '\n'.join([f'[{name}]', *(f'{k} = {v}' for k, v in rows.items())]) for name, rows in tables.items() if rows
     ]
-    if chosen.near_tie != now.near_tie:
-        blocks.append(f'# near_tie is no key: NEAR_TIE = {chosen.near_tie} in merlin.rank')
     return '\n\n'.join([HEAD, *blocks]) + '\n' if blocks else '# From merlin sweep: the present setting stays.\n'

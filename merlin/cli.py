@@ -9,15 +9,14 @@ __all__ = ['PASSAGE_LINES', 'COMMANDS', 'hit_lines', 'load_checked', 'answered',
 
 # %% ../nbs/70_cli.ipynb #d9ef8c8a
 import argparse
-import io
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .errors import MerlinError, MissingError, nearest, printable
+from .command import Parser, told
+from .errors import MissingError, nearest, printable
 
 # %% ../nbs/70_cli.ipynb #0c9c1874
 PASSAGE_LINES = 12  # lines of a passage on a terminal; --full shows all
@@ -47,8 +46,10 @@ def hit_lines(hit, full: bool = False) -> list[str]:
 def load_checked():
     "The configuration, with its warnings on stderr."
     from merlin.config import load_config
+    from merlin.log import capture
 
     config = load_config()
+    capture()
     for text in config.warnings:
         print(f'warning: {printable(text)}', file=sys.stderr)
     return config
@@ -77,7 +78,7 @@ def print_json(said, degraded: str | None = None, **facts: Any) -> None:
 
 def search_command(argv: Sequence[str]) -> int:
     "merlin search"
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog='merlin search', description='The best sections for a question.',
         epilog='example: merlin search "how do I restore the database" --type runbook -k 3',
     )  # fmt: skip
@@ -151,7 +152,7 @@ def why_command(args: argparse.Namespace) -> int:
 
 def history_command(argv: Sequence[str]) -> int:
     "merlin history"
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog='merlin history', description='What was done and seen on a host, newest first.',
         epilog='example: merlin history alpha --topic backup --since 2030-01-01',
     )  # fmt: skip
@@ -182,7 +183,7 @@ def history_command(argv: Sequence[str]) -> int:
 # %% ../nbs/70_cli.ipynb #7e9962a7
 def get_command(argv: Sequence[str]) -> int:
     "merlin get"
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog='merlin get', description='Read a document as it is indexed, or a part of it.',
         epilog='example: merlin get runbooks/disk-full.md --section "Make room"',
     )  # fmt: skip
@@ -210,7 +211,7 @@ def get_command(argv: Sequence[str]) -> int:
 
 def list_command(argv: Sequence[str]) -> int:
     "merlin list"
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog='merlin list', description='List documents, newest first.', epilog='example: merlin list --type runbook'
     )
     p.add_argument('--type', action='append', help='only this document type; may be repeated')
@@ -245,7 +246,7 @@ def list_command(argv: Sequence[str]) -> int:
 # %% ../nbs/70_cli.ipynb #184d8bbe
 def status_command(argv: Sequence[str]) -> int:
     "merlin status"
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog='merlin status',
         description='What is indexed, and whether it is current.',
         epilog='example: merlin status --json',
@@ -312,26 +313,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args[0] not in COMMANDS:
         print(f'merlin: no command {args[0]!r}; {nearest(args[0], COMMANDS)}', file=sys.stderr)
         return 2
-    for stream in (sys.stdout, sys.stderr):  # an old terminal shows an escape, not a traceback
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors='backslashreplace')
-    try:
-        code = COMMANDS[args[0]][0](args[1:])
-        sys.stdout.flush()
-        return code
-    except MerlinError as e:
-        print(printable(f'merlin {args[0]}: {e}'), file=sys.stderr)
-        return e.exit_code
-    except BrokenPipeError:  # the reader has seen enough; nothing more may be written at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except OSError as e:  # of our own output; whatever else fails has a MerlinError
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print(f'merlin {args[0]}: cannot write the output: {e.strerror}', file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print('interrupted; what was finished stays', file=sys.stderr)
-        return 130
+    return told(f'merlin {args[0]}', lambda: COMMANDS[args[0]][0](args[1:]))
 
 
 if __name__ == '__main__' and '__file__' in globals():

@@ -83,7 +83,7 @@ def shown_path(path: str, redactor: Redactor, taken: Mapping[str, Any]) -> tuple
 
 def latest(date: int | None, before: Known | None) -> int | None:
     "The later one of a file's date and the stored one; unix seconds."
-    return max(date or 0, (before and before.committed) or 0) or None
+    return max((d for d in (date, before and before.committed) if d is not None), default=None)
 
 
 def list_repo(
@@ -344,14 +344,17 @@ def list_touched(
     redactor: Redactor,
     look_up: Callable[[Collection[str]], Mapping[str, Known]],  # the stored ones of some documents
     indexed: Mapping[str, str],  # repo -> commit of the last run, which nothing has disturbed since
+    before: Sequence[IngestWarning],  # of that run, about what is no document
 ) -> Listing | None:
     "What commits since then touched; None where that can't tell: another history, a name to hide, a file without a date."
     sources: dict[str, Source] = {}
-    warnings: list[IngestWarning] = []
+    warnings = list(before)
     known: dict[str, Known] = {}
     touched: set[str] = set()
     for name, repo in repos.items():
         old, new = indexed[name], heads[name]
+        if old == new:
+            continue
         if not repo.is_ancestor(old, new):
             return None
         entries, noted, differing = repo.changes(old, new)
@@ -365,7 +368,8 @@ def list_touched(
         for path, sha in blobs.items():
             if kind := config.layout.type_of(path):
                 sources[path] = Source(name, path, kind, sha, latest(dates.get(path), stored.get(path)))
-        warnings, known, touched = warnings + noted, known | stored, touched | paths
+        warnings = [w for w in warnings if w.path not in differing] + noted
+        known, touched = known | stored, touched | paths
     if any(source.committed is None for source in sources.values()):
         return None
     return Listing(heads, sources, warnings, known, frozenset(touched))

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from .command import Parser, told
 from .config import DatabaseConfig, database_config
 from .dsn import malformed, one_line, parse_dsn, without_secrets
 from .errors import ConfigError, FailedError, MerlinError
@@ -361,7 +362,7 @@ def run_command(verb: str, config: DatabaseConfig, as_json: bool, arguments: lis
 
 def main(argv: list[str] | None = None) -> int:
     "merlin db start|stop|status|path|psql|role"
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog='merlin db',
         description='Look after the database.',
         epilog=HELP,
@@ -371,15 +372,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument('--json', action='store_true', help='status as JSON')
     parser.add_argument('arguments', nargs='*', metavar='-- …', help='for psql')
     options = parser.parse_args(argv)
-    try:
+
+    def work() -> int:
         config = database_config(os.environ)  # whatever state the layout file and the hash file are in
         try:
             return run_command(options.verb, config, options.json, options.arguments)
+        except BrokenPipeError:  # of whoever reads our output
+            raise
         except OSError as error:  # such as a home that belongs to another user
             raise blocked(error, config.home) from error
-    except MerlinError as error:
-        print(f'merlin db: {error}', file=sys.stderr)
-        return error.exit_code
+
+    return told('merlin db', work)
 
 # %% ../nbs/21e_database.ipynb #9f7dd6ed
 if __name__ == '__main__' and '__file__' in globals():

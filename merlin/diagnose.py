@@ -5,13 +5,11 @@
 # %% auto #0
 __all__ = ['SNAPSHOT', 'DOCUMENTS', 'CHUNKS', 'SHOWN', 'DATED', 'opened', 'fetch_records', 'PageFacts', 'page_facts',
            'brought_up', 'Diagnosis', 'diagnose', 'some', 'spread', 'text_lines', 'finding_lines', 'host_lines',
-           'reach_lines', 'as_json', 'parser', 'run', 'main']
+           'reach_lines', 'as_json', 'parser', 'run', 'show', 'main']
 
 # %% ../nbs/63_diagnose.ipynb #f2c25071
 import argparse
-import io
 import json
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from .chunk import Chunk, estimate_tokens
+from .command import Parser, told
 from .config import Config, load_config
-from .errors import IngestWarning, MerlinError, printable
+from .errors import IngestWarning, printable
 from .figures import percentile
 from .findings import Finding, severity, survey
 from .mentions import HostUse, Unclaimed
@@ -279,7 +278,7 @@ def as_json(d: Diagnosis) -> dict[str, Any]:
 # %% ../nbs/63_diagnose.ipynb #7e5e906e
 def parser() -> argparse.ArgumentParser:
     "The arguments of `merlin diagnose`."
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog='merlin diagnose', description='What the index holds, and what of it is hard to find.',
         epilog='example: merlin diagnose questions.yaml',
     )  # fmt: skip
@@ -305,24 +304,19 @@ def run(args: argparse.Namespace, config: Config) -> Diagnosis:
         return diagnose(conn, config, fetched)
 
 
+def show(args: argparse.Namespace) -> None:
+    "Print what was found."
+    config = load_config()
+    for text in config.warnings:
+        print(f'warning: {printable(text)}', file=sys.stderr)
+    found = run(args, config)
+    print(json.dumps(as_json(found), ensure_ascii=False) if args.json else '\n'.join(text_lines(found)))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     "Run `merlin diagnose`; the exit code."
     args = parser().parse_args(argv)
-    for stream in (sys.stdout, sys.stderr):  # an old terminal shows an escape, not a traceback
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors='backslashreplace')
-    try:
-        config = load_config()
-        for text in config.warnings:
-            print(f'warning: {printable(text)}', file=sys.stderr)
-        found = run(args, config)
-        print(json.dumps(as_json(found), ensure_ascii=False) if args.json else '\n'.join(text_lines(found)), flush=True)
-    except MerlinError as e:
-        print(printable(f'merlin diagnose: {e}'), file=sys.stderr)
-        return e.exit_code
-    except BrokenPipeError:  # the reader has seen enough; nothing more may be written at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+    return told('merlin diagnose', lambda: show(args))
 
 
 if __name__ == '__main__' and '__file__' in globals():

@@ -162,7 +162,7 @@ def read_yaml(text: str) -> _Fields:
             if depth == 1:
                 out.put(None if out.items is None else tuple(out.items), line, anchor)
         elif kind in ('ScalarEvent', 'AliasEvent'):
-            value = event.value.strip() if kind == 'ScalarEvent' else out.anchors.get(event.anchor)
+            value = event.value.replace('\0', ' ').strip() if kind == 'ScalarEvent' else out.anchors.get(event.anchor)
             if depth == 1:
                 out.put(value, line, event.anchor if kind == 'ScalarEvent' else None)
             elif depth == 2 and out.items is not None and isinstance(value, str):
@@ -307,6 +307,6 @@ def parse_document(
     title = front.get('title')
     if not isinstance(title, str) or not title:
         title = first_h1(lines, found.body_line) or PurePosixPath(path).stem
-    title = ' '.join(title.split())[:TITLE_LIMIT]
+    title = ' '.join(title.split())[:TITLE_LIMIT] or PurePosixPath(path).name  # a name may be nothing but blanks
     day = day or commit_day(commit_date, tz)
     return Document(path, kind, title, day, MappingProxyType(front), text, found.body_line), warnings

@@ -183,14 +183,16 @@ def find_section(
     line: int | None = None,  # at or near which it was cited
 ) -> tuple[Place, str | None]:
     "The section of that name, and a note where there are several. Raises ConfigError, naming the nearest."
-    wanted = folded(section.strip().removeprefix('§'))
+    asked = folded(section.strip(' \t\r\n'))  # other blanks are shown, and may belong to the heading
+    wanted = {asked, asked.removeprefix('§').strip()}  # answers write § before a heading, and some begin with one
     places = list_sections(lines)
-    if not wanted:
+    if '' in wanted:
         raise ConfigError('the section is empty', hint='leave it out, or name its heading')
     at = line or 0
+    fits = {p: max(says(p, name) for name in wanted) for p in places}
     found = sorted(
-        (p for p in places if says(p, wanted)),
-        key=lambda p: (-says(p, wanted), at and not p.first <= at <= p.last, abs(p.first - at)),
+        (p for p in places if fits[p]),
+        key=lambda p: (-fits[p], at and not p.first <= at <= p.last, abs(p.first - at)),
     )
     if not found:
         names = {p.chain[-1][:80] for p in places if p.chain}

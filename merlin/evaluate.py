@@ -9,9 +9,7 @@ __all__ = ['case_lines', 'other_section', 'placed', 'percent', 'figures_text', '
 
 # %% ../nbs/60_evaluate.ipynb #39a7194a
 import argparse
-import io
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from .cases import HALVES, choose_half, load_cases, lost_answers
+from .command import Parser, told
 from .config import Config, load_config
 from .embed import Embedder
-from .errors import ConfigError, MerlinError, nearest, printable
+from .errors import ConfigError, nearest, printable
 from .figures import Rank
 from .judging import Fetched, Outcome, Run, compare, fetch_cases, judge, latency, read_run, summary
 from .layout import BY_TYPE, KEYS
@@ -193,7 +192,7 @@ def unknown_types(config: Config) -> list[str]:
 # %% ../nbs/60_evaluate.ipynb #12729c38
 def parser() -> argparse.ArgumentParser:
     "The arguments of merlin eval."
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog='merlin eval', description='Ask the questions of a case file: hit@1, hit@3 and MRR.',
         epilog='example: merlin eval cases.yaml --boost \'{"host": 1.5}\' --recency 0',
     )  # fmt: skip
@@ -232,20 +231,7 @@ def evaluate(args: argparse.Namespace, config: Config, embed: Embedder | None = 
 def main(argv: Sequence[str] | None = None) -> int:
     "Run `merlin eval`; the exit code."
     args = parser().parse_args(argv)
-    for stream in (sys.stdout, sys.stderr):  # an old terminal shows an escape, not a traceback
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors='backslashreplace')
-    try:
-        print(evaluate(args, load_config()), flush=True)
-    except MerlinError as e:
-        print(printable(f'merlin eval: {e}'), file=sys.stderr)
-        return e.exit_code
-    except BrokenPipeError:  # the reader has seen enough; nothing more may be written at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        print('interrupted', file=sys.stderr)
-        return 130
-    return 0
+    return told('merlin eval', lambda: print(evaluate(args, load_config())))
 
 
 if __name__ == '__main__' and '__file__' in globals():

@@ -24,7 +24,7 @@ from .embed import Embedder
 from .errors import ConfigError, FailedError
 from .figures import FIGURES, Rank, interval, measure, percentile, sign_test, worth
 from .legs import Filters
-from .rank import NEAR_TIE, WEAK
+from .rank import WEAK
 from .redact import Redactor
 from merlin.search import (
     ONE_SNAPSHOT,
@@ -196,10 +196,9 @@ def judge(
     fetched: Sequence[Fetched],
     config: Config,
     today: date,
-    near_tie: float = NEAR_TIE,  # no key of the layout, but a sweep tries others
 ) -> Run:
     "Every case under the weights of this configuration."
-    outcomes = tuple(judge_case(f, rank_candidates(f.candidates, config, today, near_tie, f.k)) for f in fetched)
+    outcomes = tuple(judge_case(f, rank_candidates(f.candidates, config, today, f.k)) for f in fetched)
     return Run(outcomes, any(f.candidates.model in WEAK for f in fetched))
 
 # %% ../nbs/59b_judging.ipynb #86b253c1

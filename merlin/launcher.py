@@ -35,6 +35,7 @@ from merlin.binaries import (
     service_account,
 )
 from .errors import ConfigError, FailedError
+from .log import record
 
 # %% ../nbs/21b_launcher.ipynb #8783768b
 PATIENCE = 300  # seconds that a start may take: crash recovery on a busy machine is slow
@@ -246,6 +247,7 @@ def launch(places: Places, tools: Tools, alive: int) -> None:
         os.close(descriptor)
     if done.returncode:
         raise tool_failed(said, places.folder, log)
+    record('info', 'database', 'started', home=places.home, postgres=tools.major)
 
 
 def start(places: Places, pg_bin: Path | None, pg_user: str | None, alive: int) -> None:

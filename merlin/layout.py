@@ -10,7 +10,6 @@ __all__ = ['Check', 'KINDS', 'WRITTEN', 'TYPE_NAME', 'REPO_NAME', 'FAMILY', 'IDE
 
 # %% ../nbs/00_layout.ipynb #4ef3d8df
 import json
-import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -103,6 +102,7 @@ class SearchConfig:
     margin: float  # weight of how near a section's scores come to the best
     margin_width: float  # points of BM25 behind the best that leave a section 1/e of it
     gap_points: float  # points of BM25 that a full answer gap of the model is worth
+    near_tie: float  # share of its document's best score that a newer section may be behind and still be shown
     per_document: bool
     text_config: str  # a Postgres text search configuration
 
@@ -184,8 +184,9 @@ def _number(low: float, high: float, whole: bool = False) -> Check:
                 where,
                 f'write it like {WRITTEN[int if whole else float]}',
             )
-        if not (math.isfinite(value) and low <= value <= high):
-            raise ConfigError(f'{value} is out of range', where, f'{low} to {high}')
+        if not low <= value <= high:  # nor is NaN
+            shown = 'a number of that size' if type(value) is int and abs(value) > 1e15 else value
+            raise ConfigError(f'{shown} is out of range', where, f'{low} to {high}')
         return value if whole else float(value)
 
     return check
@@ -308,6 +309,7 @@ KEYS: Mapping[str, Mapping[str, Check]] = {
         'margin': _number(0, 100),
         'margin_width': _number(0.1, 1000),
         'gap_points': _number(0, 1000),
+        'near_tie': _number(0, 1),
         'per_document': lambda value, where: _demand(value, bool, where),
         'text_config': IDENTIFIER,
     },
@@ -409,6 +411,8 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
         line = found[1] if found else text.rstrip().count('\n') + 1
         reason = re.sub(r' \(at [^()]*\)$', '', str(error))[:120]
         raise ConfigError(f'not TOML: {reason}', f'{where}:{line}', toml_hint(reason)) from None
+    except ValueError:  # of Python, which reads no number of more than 4,300 digits
+        raise ConfigError('not TOML: a number with thousands of digits', where, 'is it a layout?') from None
 
 
 def _read(path: Path) -> dict[str, Any]:

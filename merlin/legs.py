@@ -199,7 +199,7 @@ with found as materialized (
     select c.id, octet_length(c.body) size from chunks c
     where c.folded like lower(%(pattern)s) collate "C" {where}),
 short as materialized (select id from found order by size fetch first %(weighed)s rows with ties)
-select c.id, (octet_length(l.body) - octet_length(replace(l.body, l.query, ''))) / octet_length(l.query)
+select c.id, (octet_length(l.body) - octet_length(replace(l.body, l.query, ''))) / greatest(octet_length(l.query), 1)
              * length(l.query)::float / greatest(length(c.body), 1) score
 from short join chunks c using (id) join documents d on d.id = c.document_id
      cross join lateral (select lower(c.body) body, lower(%(query)s) query offset 0) l

@@ -81,7 +81,8 @@ def cut_segment(segment: str) -> tuple[list[str], int]:
         count += max(1, len(pieces))
         terms += pieces if len(pieces) > 1 else []
     if len(words) > 2 and all(w.isdigit() for w in words):
-        terms += ['.'.join(words[:n]) for n in range(2, len(words))]
+        most = min(len(words), LONGEST // 2 + 2)  # longer ones would be cut to the same beginning
+        terms += ['.'.join(words[:n]) for n in range(2, most)]
     return [t.casefold()[:LONGEST] for t in terms if len(t) > 1], count
 
 
@@ -206,7 +207,7 @@ EMPTY_LEXICAL = (
 
 # %% ../nbs/39_lexical.ipynb #9a0ddf06
 BODY_LIMIT = 200_000  # characters of a section that are looked at
-GONE = 'select distinct chunk from chunks_gone join lexical_chunks using (chunk) order by chunk'
+GONE = 'select chunk from lexical_chunks where chunk = any(array(select chunk from chunks_gone)) order by chunk'
 NEW = 'select id from chunks where id > (select coalesce(max(chunk), 0) from lexical_chunks) order by id'
 ANY_GONE = (
     'select chunk from lexical_chunks l where not exists (select from chunks c where c.id = l.chunk) order by chunk'

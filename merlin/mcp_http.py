@@ -29,9 +29,9 @@ from typing import Any, Protocol
 from . import __version__
 from .binaries import make_folder
 from .config import merlin_home
-from .errors import ConfigError, FailedError, RefusedError, nearest
+from .errors import ConfigError, FailedError, RefusedError, nearest, where_raised
 from .protocol import Call, Tool, Worker, outcome, run_tool
-from .wire import LINE_LIMIT, RpcError, leave_on_signals, log, where_raised
+from .wire import LINE_LIMIT, RpcError, leave_on_signals, log
 
 # %% ../nbs/54_mcp_http.ipynb #c79e8561
 TOKEN_FILE = 'mcp-token'

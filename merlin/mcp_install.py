@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import merlin
+from .command import Parser, told
 from .config import VARIABLES, merlin_home
-from .errors import ConfigError, MerlinError, RefusedError, nearest
+from .errors import ConfigError, RefusedError, nearest
 
 # %% ../nbs/55_install.ipynb #139112aa
 PRIVATE = ('DATABASE_URL', 'EMBED_API_KEY', 'EMBED_URL', 'EMBED_URL_QUERY', 'OPENAI_API_KEY', 'VOYAGE_API_KEY')
@@ -154,7 +155,7 @@ example: merlin mcp install --way ssh me@cellar"""
 
 def parser() -> argparse.ArgumentParser:
     "The options of `merlin mcp install`."
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog='merlin mcp install', description='Print the line that introduces merlin to Claude Code.',
         epilog=HELP, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
@@ -168,7 +169,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     "Run `merlin mcp install`; the exit code."
     args = parser().parse_args(argv)
     way, *rest = args.way
-    try:
+
+    def work() -> int:
         if way not in WAYS:
             raise ConfigError(f'there is no way {way!r}', '--way', nearest(way, WAYS))
         plan = WAYS[way](args.scope, rest, os.environ)
@@ -176,11 +178,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f'# {note}', file=sys.stderr)
         if args.run:
             return run_plan(plan)
-    except MerlinError as error:
-        print(f'merlin mcp install: {error}', file=sys.stderr)
-        return error.exit_code
-    print(plan.line)
-    return 0
+        print(plan.line)
+        return 0
+
+    return told('merlin mcp install', work)
 
 
 if __name__ == '__main__' and '__file__' in globals():

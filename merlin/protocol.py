@@ -15,7 +15,7 @@ from queue import Queue, SimpleQueue
 from typing import Any, BinaryIO, NoReturn
 
 from .arguments import check_schema, clean, read_arguments
-from .errors import MerlinError, nearest
+from .errors import MerlinError, nearest, where_raised
 from merlin.wire import (
     CLOSED,
     INTERNAL_ERROR,
@@ -33,7 +33,6 @@ from merlin.wire import (
     lines,
     log,
     parse,
-    where_raised,
 )
 
 # %% ../nbs/50_protocol.ipynb #172b99f1

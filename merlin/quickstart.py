@@ -8,7 +8,6 @@ __all__ = ['NEWEST', 'PAUSE', 'SHOWN', 'EXAMPLE', 'Choice', 'same_folder', 'choo
            'plain_progress', 'index', 'demonstrate', 'announce', 'start', 'main']
 
 # %% ../nbs/71_quickstart.ipynb #aad505cf
-import argparse
 import os
 import shlex
 import shutil
@@ -24,9 +23,10 @@ from typing import TextIO
 
 import merlin
 from .cli import main as command
+from .command import Parser, told
 from .config import Config, RepoConfig, load_config, write_layout
 from .corpus import guard_record
-from .errors import ConfigError, FailedError, MerlinError
+from .errors import ConfigError, FailedError
 from .indexing import print_report
 from .ingest import ingest, open_repos, progress_line
 from .mcp_install import own_settings, private_settings, server_command, stdio_plan
@@ -246,7 +246,7 @@ def start(given: Path | None, replacing: bool) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     "Run `bin/quickstart`; the exit code."
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog='bin/quickstart', description='Index a record, ask it one question, say what to run next.',
         epilog='example: bin/quickstart ~/notes',
     )  # fmt: skip
@@ -255,14 +255,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = p.parse_args(argv)
     if args.replace and not args.repo:
         p.error('--replace needs REPO')
-    try:
-        return start(Path(os.path.abspath(args.repo)) if args.repo else None, args.replace)
-    except MerlinError as error:
-        print(f'bin/quickstart: {error}', file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print('\ninterrupted; what was done stays, run it again to go on', file=sys.stderr)
-        return 130
+    given = Path(os.path.abspath(args.repo)) if args.repo else None
+    return told('bin/quickstart', lambda: start(given, args.replace))
 
 # %% ../nbs/71_quickstart.ipynb #9cc3cf35
 if __name__ == '__main__' and '__file__' in globals():

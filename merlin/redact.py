@@ -8,14 +8,15 @@ __all__ = ['Span', 'BEFORE', 'BEFORE_CAPITALS', 'BLOCK_WORDS', 'BLOCK', 'BLOCK_E
            'SCHEME_FINDER', 'FIND_AUTHORIZATION', 'FIND_SCHEME', 'FIND_KEY', 'FIND_COMMAND', 'HEX_FINDER', 'FIND_HEX',
            'FAMILIES', 'FINDERS', 'MARK', 'NEWLINE', 'PASSES', 'RULES', 'Finder', 'Places', 'by_start', 'shape_finder',
            'shape_spans', 'closing_marks', 'block_end', 'block_spans', 'url_spans', 'credentials', 'bearer_spans',
-           'key_value_spans', 'hex_spans', 'Redacted', 'merge', 'finders_of', 'Redactor', 'fingerprint']
+           'key_value_spans', 'hex_spans', 'Redacted', 'true_marks', 'merge', 'finders_of', 'Redactor', 'fingerprint']
 
 # %% ../nbs/11_redact.ipynb #4f287606
 import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -281,6 +282,18 @@ class Redacted:
     counts: dict[str, int] = field(default_factory=dict)
 
 
+def true_marks(
+    text: str, sure: Sequence[int], known: Collection[str]
+) -> list[tuple[int, int]]:  # sure: where secrets begin
+    "The markers in a text; brackets that somebody put around a secret are none, unless that is a name we know."
+    found = []
+    for mark in MARK.finditer(text):
+        at = bisect_right(sure, mark.start())
+        if text[mark.start() + 10 : mark.end() - 1] in known or at == len(sure) or sure[at] >= mark.end():
+            found.append(mark.span())
+    return found
+
+
 def merge(spans: Iterable[Span], kept: Iterable[tuple[int, int]], rank: Callable[[str], int]) -> list[Span]:
     "Overlapping spans as one, named after the first in rank; spans that touch a marker are dropped."
     merged: list[Span] = []
@@ -336,12 +349,13 @@ class Redactor:
         names = {name for _, _, name in found}
         if heads:
             found += shape_spans(places, shapes, heads)
+        sure = sorted(start for start, *_ in found)
         for family in self.families:
             if family in FINDERS:
                 found += FINDERS[family](places)
         if not found:
             return []
-        kept = [m.span() for m in MARK.finditer(text)]
+        kept = true_marks(text, sure, {*names, *FAMILIES})
         return merge(found, kept, lambda name: -1 if name in names else FAMILIES.index(name))
 
     def redact(self, text: str) -> Redacted:

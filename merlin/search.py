@@ -240,7 +240,6 @@ def rank_candidates(
     candidates: Candidates,
     config: Config,
     today: date,
-    near_tie: float = NEAR_TIE,  # a sweep tries others
     k: int | None = None,  # results that are wanted; None: all
 ) -> Ranking:
     "Fuse, rerank and group."
@@ -248,7 +247,7 @@ def rank_candidates(
     fused = candidates.once('fused', how, lambda: fuse_candidates(candidates, how))
     multipliers = factors(fused.facts, config.boost, config.recency, config.stale, today)
     scores = {chunk: score * multipliers[chunk].product for chunk, score in fused.scores.items()}
-    ranked = group(fused.facts, scores, how.per_document, near_tie=near_tie, limit=k)
+    ranked = group(fused.facts, scores, how.per_document, near_tie=how.near_tie, limit=k)
     return Ranking(tuple(ranked), fused.scores, fused.evidence, fused.margins, multipliers)
 
 # %% ../nbs/42_search.ipynb #791fc31d

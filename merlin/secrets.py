@@ -7,7 +7,6 @@ __all__ = ['LINE', 'SHORTEST', 'LONG_LINE', 'read_entries', 'harm', 'escaped', '
            'read_source', 'make', 'main']
 
 # %% ../nbs/24_secrets.ipynb #15df3951
-import argparse
 import base64
 import html
 import json
@@ -20,7 +19,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote, quote_plus
 
-from .errors import ConfigError, FailedError, MerlinError
+from .command import Parser, told
+from .errors import ConfigError, FailedError
 from .hashes import secret_hash
 
 # %% ../nbs/24_secrets.ipynb #2e93e9a3
@@ -90,6 +90,8 @@ def forms(value: str) -> Iterator[str]:
         yield value
         yield from escaped(value)
     yield from in_base64(value)
+    if value != value.strip():  # a blank that was pasted along: the text says it without
+        yield from forms(value.strip())
 
 
 def hash_file(entries: Sequence[tuple[str, str]], salt: str) -> str:
@@ -130,7 +132,7 @@ def make(source: str, out: Path, force: bool) -> int:
     where = 'standard input' if source == '-' else source
     entries = read_entries(read_source(source), where)
     for name, value in entries:
-        if (why := harm(value)) and not force:
+        if (why := harm(value.strip())) and not force:
             raise ConfigError(
                 f'the value {why}, so ordinary text would be redacted', f'{where}: {name}', '--force takes it'
             )
@@ -140,7 +142,7 @@ def make(source: str, out: Path, force: bool) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     "merlin secrets hash"
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog='merlin secrets', description='Hash live secrets, so that merlin knows them without having them.',
         epilog='example: pass show servers | merlin secrets hash --out hashes    (lines: name=value)',
     )  # fmt: skip
@@ -149,13 +151,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     p.add_argument('--out', type=Path, required=True, help='where to write the hashes; mode 0600')
     p.add_argument('--force', action='store_true', help='also values that are short or plain words')
     args = p.parse_args(argv)
-    try:
+
+    def work() -> None:
         count = make(args.source, args.out, args.force)
-    except MerlinError as e:
-        print(f'merlin secrets: {e}', file=sys.stderr)
-        return e.exit_code
-    print(f'{count} secrets hashed into {args.out}; name it as secret_hashes under [redact], or in SECRET_HASHES')
-    return 0
+        print(f'{count} secrets hashed into {args.out}; name it as secret_hashes under [redact], or in SECRET_HASHES')
+
+    return told('merlin secrets', work)
 
 
 if __name__ == '__main__' and '__file__' in globals():

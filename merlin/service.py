@@ -17,7 +17,7 @@ import psycopg
 from .config import Config, layout_stamp
 from .database import as_failure, connect, is_lost
 from .documents import get_document, list_documents, redacted_anew
-from .errors import MerlinError, MissingError, RefusedError, printable
+from .errors import MerlinError, MissingError, RefusedError, printable, where_raised
 from .history import host_history
 from .passage import shown_line
 from .redact import Redactor
@@ -26,7 +26,7 @@ from .role import read_only
 from .search import Hit, query_embedder, search
 from .status import current_verdict, index_status, rules_changed, status_lines
 from .store import read_meta
-from .wire import log, where_raised
+from .wire import log
 
 # %% ../nbs/52_service.ipynb #9761e9cc
 Meta = Mapping[str, Any]  # of the index, as it was when the call began

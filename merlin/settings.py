@@ -20,7 +20,6 @@ from .config import Config
 from .errors import ConfigError, nearest
 from .judging import Fetched, Run, judge
 from .layout import BY_TYPE, KEYS
-from .rank import NEAR_TIE
 
 # %% ../nbs/60a_settings.ipynb #b1c2f1b1
 PACKAGES = {'pandas': 'pandas>=2.3,<4', 'matplotlib': 'matplotlib>=3.10,<4'}  # as settings.ini has them
@@ -53,11 +52,11 @@ class Setting:
 def shipped(config: Config) -> Setting:
     "What the configuration has now."
     how = config.search
-    return Setting(1.0, config.recency.weight, config.stale.factor, how.vector, how.fulltext, how.bm25, NEAR_TIE)
+    return Setting(1.0, config.recency.weight, config.stale.factor, how.vector, how.fulltext, how.bm25, how.near_tie)
 
 
 def apply(config: Config, setting: Setting) -> Config:
-    "The configuration with this setting; a near tie is no part of one, see `rejudge`. Raises ConfigError."
+    "The configuration with this setting. Raises ConfigError."
     boost = config.boost
     if setting.boost != 1:
         table = {kind: round(factor**setting.boost, 4) for kind, factor in boost.items()}
@@ -67,13 +66,13 @@ def apply(config: Config, setting: Setting) -> Config:
         boost=boost,
         recency=replace(config.recency, weight=setting.recency),
         stale=replace(config.stale, factor=setting.stale),
-        search=replace(config.search, **{leg: getattr(setting, leg) for leg in LEGS}),
+        search=replace(config.search, **{key: getattr(setting, key) for key in (*LEGS, 'near_tie')}),
     )
 
 
 def rejudge(fetched: Sequence[Fetched], config: Config, setting: Setting, today: date) -> Run:
     "Every case under a setting."
-    return judge(fetched, apply(config, setting), today, setting.near_tie)
+    return judge(fetched, apply(config, setting), today)
 
 # %% ../nbs/60a_settings.ipynb #c5dd30a0
 MAX_SETTINGS = 2_000
@@ -83,7 +82,7 @@ CHECKS = {
     'recency': KEYS['recency']['weight'],
     'stale': KEYS['stale']['factor'],
     **{leg: KEYS['search'][leg] for leg in LEGS},
-    'near_tie': KEYS['stale']['factor'],  # a share, 0 to 1
+    'near_tie': KEYS['search']['near_tie'],
 }
 
 

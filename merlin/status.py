@@ -32,7 +32,7 @@ def not_fresh(conn: psycopg.Connection, config: Config) -> list[str]:
 
 def rules_changed(meta: Mapping[str, Any], config: Config, redactor: Redactor) -> bool:
     "Whether documents of the index may have been made by other rules than those in force."
-    return (meta.get('state') or {}).get('rules') != rules_fingerprint(config, redactor)
+    return bool(meta.get('mixed')) or (meta.get('state') or {}).get('rules') != rules_fingerprint(config, redactor)
 
 
 def current_verdict(

@@ -92,6 +92,7 @@ create index chunks_date on chunks (date);
 create index chunks_stale on chunks (document_id) where stale;
 create index chunks_vector on chunks (vector_id);
 create index documents_date on documents (date);
+create index documents_host on documents (path) where host is not null;
 """
 LEXICAL_TABLES = """
 create table lexical_postings (
@@ -155,7 +156,8 @@ def write_meta(conn: psycopg.Connection, facts: Mapping[str, Any]) -> None:
 MADE = ('schema_version', 'embed_model_id', 'embed_dim', 'gap')  # facts that only making the tables writes
 KEPT = ('canary', 'record', 'hashed', 'counts', 'warnings')  # facts that every finished run writes
 INDEXES = (
-    'chunks_hosts', 'chunks_type', 'chunks_date', 'chunks_stale', 'chunks_vector', 'documents_date',
+    'chunks_hosts', 'chunks_type', 'chunks_date', 'chunks_stale', 'chunks_vector', 'documents_date', 'documents_host',
+    'documents_path_key', 'vectors_text_sha_key',
     'lexical_postings_block',
 )  # fmt: skip
 MISSING = """
@@ -474,7 +476,7 @@ def drop_hnsw(conn: psycopg.Connection) -> None:
 
 def drop_hnsw_for_bulk(
     conn: psycopg.Connection,
-    before: int,  # rows when the run began
+    before: float,  # sections when the run began, about as many as vectors
     made: int,  # rows that it has brought so far
 ) -> None:
     "Drop the graph in a load that has brought more than BULK_SHARE of its rows; the end of the run builds it again."
@@ -489,8 +491,10 @@ def build_hnsw(
     minimum: int = HNSW_MINIMUM,
 ) -> bool:
     "Build the graph where it is wanted and missing, or of full precision; whether it was built."
+    if dim > HNSW_LIMIT or has_hnsw(conn):
+        return False
     (rows,) = conn.execute('select count(*) from vectors').fetchone()
-    if rows < minimum or has_hnsw(conn) or dim > HNSW_LIMIT:
+    if rows < minimum:
         return False
     memory = min(1024, max(64, rows * (dim * 2 + 600) // 1_000_000 + 32))  # MB: the graph must fit, or builds crawl
     with conn.transaction():

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .choice import Choice, axes_of, other_outcomes
 from .config import Config
-from .errors import printable
+from .errors import plural, printable
 from .figures import FIGURES, LEVEL, beyond_chance, fewest_moves
 from .judging import Fetched, Run, compare, summary
 from .recall import FIRST, best_of_legs, leg_overlap, leg_ranks, within
@@ -230,11 +230,11 @@ def holdout_line(m: Material) -> str:
         )
     cases = summary(m.runs[HELD]['present'])['cases']
     if not m.changed:
-        return f'Nothing was changed, so the {cases} questions held out had nothing to confirm.'
+        return f'Nothing was changed, so the {plural(cases, "question")} held out had nothing to confirm.'
     says = {'confirmed': 'confirm', 'unclear': 'neither confirm nor contradict', 'contradicted': 'contradict'}
     held = m.choice.holdout
     went = f'MRR {held["present"]["mrr"]:.3f} to {held["chosen"]["mrr"]:.3f}'
-    return f'The {cases} questions held out {says[held["verdict"]]} the choice: {moves(m, HELD, "chosen")}, {went}.'
+    return f'The {plural(cases, "question")} held out {says[held["verdict"]]} the choice: {moves(m, HELD, "chosen")}, {went}.'
 
 
 def decide_lines(m: Material) -> list[str]:

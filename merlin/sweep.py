@@ -8,7 +8,6 @@ __all__ = ['SHOWN', 'intervals', 'luck', 'moved', 'answered', 'sweep', 'evaluati
 
 # %% ../nbs/61_sweep.ipynb #19ab443e
 import argparse
-import io
 import json
 import math
 import os
@@ -34,9 +33,10 @@ from merlin.choice import (
     other_outcomes,
     ranked_rows,
 )
+from .command import Parser, told
 from .config import Config, load_config
 from .embed import Embedder
-from .errors import ConfigError, MerlinError, printable
+from .errors import ConfigError, plural, printable
 from .figures import DRAWS, FIGURES, SHARE, Rank, interval, measure, sign_test, worth
 from .judging import Fetched, fetch_steady
 from .redact import Redactor
@@ -196,7 +196,7 @@ def half_line(name: str, half: dict[str, Any] | None) -> str:
     shown += [f'MRR {before["mrr"]:.3f} → {after["mrr"]:.3f}']
     moves = f' · {half["better"]} better, {half["worse"]} worse, p {half["p"]:.3f}' if 'p' in half else ''
     moves += f': {half["verdict"]}' if 'verdict' in half else ''
-    return f'{name}: {before["cases"]} cases · {" · ".join(shown)}{moves}'
+    return f'{name}: {plural(before["cases"], "case")} · {" · ".join(shown)}{moves}'
 
 
 def choice_lines(frame: 'DataFrame', choice: Choice) -> list[str]:
@@ -209,7 +209,7 @@ def choice_lines(frame: 'DataFrame', choice: Choice) -> list[str]:
 # %% ../nbs/61_sweep.ipynb #d99641e9
 def parser() -> argparse.ArgumentParser:
     "The arguments of merlin sweep."
-    p = argparse.ArgumentParser(
+    p = Parser(
         prog='merlin sweep', description='Try many rankings on the questions of a case file, and choose with care.',
         epilog='example: merlin sweep cases.yaml --boost 0,0.5,1,1.5,2 --recency 0,0.05,0.1. Without an axis: '
         + ' '.join(f'{option(name)} {",".join(map(str, values))}' for name, values in STANDARD.items()),
@@ -219,7 +219,7 @@ def parser() -> argparse.ArgumentParser:
     meaning = {
         'boost': 'strengths of the [boost] table: every factor to this power, 0 off, 1 as it is',
         'recency': 'recency weights, 0 off', 'stale': 'factors of superseded sections, 1 off',
-        'near_tie': 'how far behind the best a newer section may be and still be shown, 0 to 1; no key of the layout',
+        'near_tie': 'how far behind the best a newer section may be and still be shown, 0 to 1',
     }  # fmt: skip
     for name in AXES:
         p.add_argument(option(name), metavar='F,F,…', help=meaning.get(name, f'weights of the {name} leg, 0 off'))
@@ -279,7 +279,7 @@ def sweep_cases(args: argparse.Namespace, config: Config, embed: Embedder | None
     if args.json:
         return json.dumps(sweep_json(frame, choice, text, args.k), indent=1)
     head = f'{len(settings)} settings, {other_outcomes(frame)} outcomes other than the present one'
-    head += f', {frame["cases"][0]} cases to tune on'
+    head += f', {plural(int(frame["cases"][0]), "case")} to tune on'
     return '\n'.join([head, *table_lines(frame, choose(frame)), '', *choice_lines(frame, choice), '', text.rstrip()])
 
 
@@ -307,20 +307,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     args = parser().parse_args(argv)
     args.command = ['merlin', 'sweep', *argv]
-    for stream in (sys.stdout, sys.stderr):  # an old terminal shows an escape, not a traceback
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors='backslashreplace')
-    try:
-        print(sweep_cases(args, load_config()), flush=True)
-    except MerlinError as e:
-        print(printable(f'merlin sweep: {e}'), file=sys.stderr)
-        return e.exit_code
-    except BrokenPipeError:  # the reader has seen enough; nothing more may be written at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:
-        print('interrupted', file=sys.stderr)
-        return 130
-    return 0
+    return told('merlin sweep', lambda: print(sweep_cases(args, load_config())))
 
 
 if __name__ == '__main__' and '__file__' in globals():

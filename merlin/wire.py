@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PARSE_ERROR', 'INVALID_REQUEST', 'METHOD_NOT_FOUND', 'INVALID_PARAMS', 'INTERNAL_ERROR', 'CLOSED',
            'UNSUPPORTED_VERSION', 'LINE_LIMIT', 'SHOWN', 'DEADLINE', 'LAST', 'RpcError', 'refuse_constant', 'parse',
-           'encode', 'lines', 'Output', 'claim', 'log', 'where_raised', 'leave', 'leave_on_signals', 'leave_soon']
+           'encode', 'lines', 'Output', 'claim', 'log', 'leave', 'leave_on_signals', 'leave_soon']
 
 # %% ../nbs/50b_wire.ipynb #f04b69af
 import fcntl
@@ -118,15 +118,6 @@ def log(text: str) -> None:
             print(f'merlin: {text[:SHOWN]}', file=sys.stderr, flush=True)
     except (OSError, ValueError):
         return  # nobody listens: that must not stop the work
-
-
-def where_raised(error: BaseException) -> str:
-    "The type of an exception and the places it came through, without its text or any value."
-    places, trace = [], error.__traceback__
-    while trace is not None:
-        places.append(f'{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}')
-        trace = trace.tb_next
-    return f'{type(error).__name__} at {" > ".join(places[-6:])}'
 
 # %% ../nbs/50b_wire.ipynb #14a234a3
 DEADLINE = 1.5  # seconds from the end of input until the process is gone, whatever hangs

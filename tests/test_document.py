@@ -133,6 +133,15 @@ def test_values_stay_the_text_that_was_written():
     assert list(parse(text)[0].front.values()) == values
 
 
+def test_an_escape_puts_no_character_into_a_title_that_the_index_cannot_hold():
+    document, warnings = parse('---\ntitle: "a\\0b"\n"k\\0": [x, "\\0"]\n---\n# x\n\ntext\n')
+    assert (document.title, dict(document.front), warnings) == ('a b', {'title': 'a b', 'k': ('x', '')}, [])
+
+
+def test_a_file_whose_name_is_nothing_but_blanks_has_a_title():
+    assert parse('', 'notes/\u2028.md')[0].title == '\u2028.md'
+
+
 def test_a_bomb_of_anchors_costs_nothing():
     lines = ['a0: &a0 [lol, lol]', *(f'a{n}: &a{n} [{", ".join([f"*a{n - 1}"] * 9)}]' for n in range(1, 40))]
     start = process_time()

@@ -16,7 +16,17 @@ from merlin.blocks import split_lines
 from merlin.chunk import estimate_tokens
 from merlin.config import RepoConfig, load_config
 from merlin.database import connect
-from merlin.documents import MAX_PATH, Span, cut_page, find_section, get_document, list_documents, parse_lines, uncite
+from merlin.documents import (
+    MAX_PATH,
+    Place,
+    Span,
+    cut_page,
+    find_section,
+    get_document,
+    list_documents,
+    parse_lines,
+    uncite,
+)
 from merlin.errors import ConfigError
 from merlin.hashes import secret_hash
 from merlin.ingest import ingest
@@ -135,6 +145,11 @@ def test_a_line_longer_than_a_page_is_read_piece_by_piece(get):
     assert ''.join(p.text for p in parts).count('x') == 50_000 and parts[-1].text.endswith('\n\n## After\n\nend')
     said = render_page(page, 'fresh', Redactor())
     assert said.endswith('next: get_document path="notes/long.md" lines="3:7993-7"') and estimate_tokens(said) < 2_200
+
+
+def test_a_heading_that_begins_with_a_section_mark_is_found_as_it_stands_and_as_it_is_cited():
+    for asked in ('§ Disk', '§ § Disk', ' §  § disk\n'):
+        assert find_section(['# § Disk', 'x'], asked, 'p.md') == (Place(('§ Disk',), 1, 2), None)
 
 
 def test_a_section_reaches_to_the_next_of_its_level_and_repeated_names_are_told(get):

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from merlin.document import commit_day
 from merlin.errors import ConfigError, FailedError, RefusedError
 from merlin.git import Git, git_env, start_git
-from merlin.gitrepo import Entry, GitRepo
+from merlin.gitrepo import Entry, GitRepo, read_tree
 
 ROOT = os.geteuid() == 0
 NOBODY = 65534
@@ -462,6 +463,27 @@ def test_an_incremental_pass_names_only_what_changed_and_a_foreign_start_means_a
     assert repo.commit_dates(new, since=old) == {'a.md': 1_900_000_100}
     assert repo.commit_dates(new, since=new) == {}
     assert repo.commit_dates(new, since='0' * 40) == repo.commit_dates(new)
+
+
+def test_a_commit_of_a_time_that_no_calendar_has_costs_its_files_no_more_than_their_date(record):
+    who = f'a <a@example.invalid> {"9" * 20} +0000'
+    text = f'tree {sh(record, "rev-parse", "HEAD^{tree}")}\nauthor {who}\ncommitter {who}\n\nx\n'
+    made = subprocess.run(
+        ['git', 'hash-object', '-t', 'commit', '-w', '--literally', '--stdin'], cwd=record, input=text, text=True,
+        capture_output=True, check=True,
+    ).stdout.strip()  # fmt: skip
+    (stamp,) = set(GitRepo(record).commit_dates(made).values())
+    assert stamp == 2**63 - 1 and commit_day(stamp, None) is None
+
+
+@pytest.mark.parametrize('listing', [b'x\0', b'100644 blob\tx\0', b'100644 blob \xff\ta.md\0', b'\0'])
+def test_what_git_never_says_is_a_failure_in_one_line(record, listing):
+    with pytest.raises(FailedError, match='ls-tree said what cannot be read'):
+        read_tree(listing, str)
+    repo = GitRepo(record)
+    repo._git.run = lambda *args: (0, listing)
+    with pytest.raises(FailedError, match='diff-tree said what cannot be read'):
+        repo.changes('a' * 40, 'b' * 40)
 
 
 def test_a_clock_before_1970_is_read(record):

@@ -10,14 +10,18 @@ import textwrap
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from merlin import indexing
 from merlin.config import RepoConfig, load_config
 from merlin.database import connect
 from merlin.errors import ConfigError, FailedError, RefusedError
 from merlin.ingest import ingest
+from merlin.redact import Redactor
 from merlin.search import search
 from merlin.secrets import hash_file
+from merlin.status import rules_changed
 from merlin.store import build_hnsw, lock_key, read_meta
 from merlin.testing import START, WordEmbedder, commit_all, fixture_record, run_git
 from merlin.vectors import TextRefused
@@ -324,6 +328,9 @@ ingest(config, embed=embed)
 """
 
 
+LATER = START + 10_000_000  # after every commit of the example record
+
+
 class Leaving(WordEmbedder):
     "An embedder that goes away after some windows of sections."
 
@@ -348,6 +355,54 @@ def test_a_run_by_other_rules_that_failed_half_way_leaves_nothing_to_trust(confi
     assert query(config, ROWS) == clean
 
 
+def test_while_weaker_rules_are_half_way_in_the_key_does_not_come_out(config, record):
+    lines = '\n'.join(f'{n:02}' + 'k3Y' * 20 for n in range(90))
+    sections = '\n\n'.join(f'## Part {n}\n\n{lines}' for n in range(3))
+    key = f'-----BEGIN {"PRIVATE"} KEY-----\n{sections}\n-----END {"PRIVATE"} KEY-----'
+    (record / 'runbooks/key.md').write_text(f'# Key\n\n{key}\n')
+    commit_all(record, 'key', LATER)
+    ingest(config, embed=WordEmbedder())
+    leaving = Leaving()
+    weaker = replace(
+        config, redact=replace(config.redact, disable=('private_key',)), chunk=replace(config.chunk, max_tokens=60)
+    )
+    with pytest.raises(FailedError, match='went away'):
+        ingest(weaker, embed=leaving)
+    assert query(config, "select count(*) from chunks where body like '%%k3Yk3Y%%'") != [(0,)]
+    redactor = Redactor()
+    with connect(config.database) as conn:
+        assert rules_changed(read_meta(conn), config, redactor), 'so that the server redacts whole documents anew'
+    ingest(config, embed=WordEmbedder())
+    with connect(config.database) as conn:
+        assert not rules_changed(read_meta(conn), config, redactor)
+    assert query(config, "select count(*) from chunks where body like '%%k3Yk3Y%%'") == [(0,)]
+
+
+def test_a_page_that_cannot_be_stored_is_tried_again_and_does_not_stay_as_it_was(config, record, monkeypatch):
+    def write(conn, records, *args):
+        if any('refuse me' in r.text for r in records):
+            raise psycopg.DataError('no')
+        return original(conn, records, *args)
+
+    ingest(config, embed=WordEmbedder())
+    original = indexing.write_documents
+    monkeypatch.setattr(indexing, 'write_documents', write)
+    page = record / 'hosts/beta.md'
+    page.write_text('# Beta\n\nrefuse me\n')
+    commit_all(record, 'refused', LATER)
+    report = ingest(config, embed=WordEmbedder())
+    assert 'not-stored' in [w.kind for w in report.warnings if w.path == 'hosts/beta.md']
+    assert 'hosts/beta.md' not in paths(config)
+    (record / 'hosts/alpha.md').write_text('# Alpha\n')
+    commit_all(record, 'another', LATER + 1)
+    assert 'not-stored' in {w.kind for w in ingest(config, embed=WordEmbedder()).warnings}, 'tried again, told again'
+    monkeypatch.undo()
+    (record / 'hosts/alpha.md').write_text('# Alpha, again\n')
+    commit_all(record, 'a third', LATER + 2)
+    ingest(config, embed=WordEmbedder())
+    assert 'hosts/beta.md' in paths(config)
+
+
 def test_vectors_that_a_failed_rebuild_left_behind_are_swept_by_the_next_run(config, record):
     ingest(config, embed=WordEmbedder())
     with connect(config.database) as conn:
@@ -364,7 +419,6 @@ def test_vectors_that_a_failed_rebuild_left_behind_are_swept_by_the_next_run(con
     assert query(config, unused) == [(0,)]
 
 
-LATER = START + 10_000_000  # after every commit of the example record
 POSTINGS = """
 select p.term, d.path, c.ordinal, e & ((1 << 21) - 1) from lexical_postings p cross join unnest(p.entries) e
 join chunks c on c.id = p.block::bigint * 1024 + (e >> 21) join documents d on d.id = c.document_id order by 1, 2, 3
@@ -395,6 +449,9 @@ def edits(repo: Path):
     yield host.write_text(host.read_text() + '\nNothing of its names has changed.\n')
     yield host.write_text(host.read_text().replace('alpha', 'omega'))  # all documents are tagged anew
     yield (repo / 'runbooks/link.md').symlink_to('two.md')
+    (repo / 'runbooks/link.md').unlink()
+    commit_all(repo, 'without', LATER)
+    yield (repo / 'runbooks/link.md').symlink_to('two.md')  # there and back: its warning stays
     yield (repo / 'runbooks/two.md').write_text('# Two\n\n```\nnever closed\n')
     (repo / 'runbooks/link.md').unlink()
     yield (repo / 'runbooks/link.md').write_text(before)  # no link any more

@@ -16,6 +16,7 @@ NBS, LIB = ROOT / 'nbs', ROOT / 'merlin'
 # Bottom first: a module may import only what stands before it.
 LAYERS = [
     'errors',
+    'command',
     'globs',
     'layout',
     'config',
@@ -31,6 +32,7 @@ LAYERS = [
     'hashes',
     'redact',
     'secrets',
+    'log',
     'hosts',
     'chunk',
     'vectors',

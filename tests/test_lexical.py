@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Iterator
+from time import process_time
 
 import psycopg
 import pytest
@@ -19,6 +20,7 @@ from merlin.lexical import (
     B,
     add_block,
     best_chunks,
+    cut_segment,
     question_terms,
     refresh_lexical,
     take_block,
@@ -206,3 +208,9 @@ def test_a_long_question_reads_only_its_rarest_words(conn):
     long = ' '.join(NUMBERS)
     assert len(question_terms(long)) == len(NUMBERS)
     assert 0 < len(best_chunks(conn, long, 50, budget=20)) <= 20
+
+
+def test_a_long_row_of_numbers_costs_no_more_than_its_length():
+    begin = process_time()
+    terms, count = cut_segment('.'.join(['1'] * 40_000))  # a dump, an identifier; was 17 s and gigabytes
+    assert process_time() - begin < 1 and count == 40_000 and max(map(len, terms)) == 80

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from merlin.errors import ConfigError, RefusedError
 from merlin.hashes import HashFile, LiveSecrets, secret_hash
-from merlin.redact import FAMILIES, Redactor
+from merlin.redact import FAMILIES, Redacted, Redactor
 from merlin.secrets import main as secrets_main
 from merlin.shapes import SHAPES, example
 
@@ -364,6 +364,15 @@ def test_a_live_secret_is_found_in_any_dress(tmp_path):
     assert redactor.redact('Drache-990 xDrache-99x').text == 'Drache-990 xDrache-99x'
 
 
+def test_a_secret_that_stands_in_brackets_like_our_own_goes_all_the_same(tmp_path):
+    redactor = Redactor(secret_hashes=hash_file(tmp_path / 'h', {'nas': 'Drache-99', 'odd-77x': 'odd-77x'}))
+    for secret in ('Drache-99', 'ghp_' + 'aB3' * 12, example(SHAPES[5])[0]):
+        once = redactor.redact(f'[REDACTED:{secret}] and [REDACTED:gone-since]')
+        assert secret not in once.text and once.text.endswith('[REDACTED:gone-since]')
+        assert redactor.redact(once.text) == Redacted(once.text, {})
+    assert redactor.redact('x odd-77x').text == 'x [REDACTED:odd-77x]'
+
+
 def test_a_text_read_before_gives_the_same_and_a_clean_chunk_beside_a_secret_is_not_read_again(tmp_path, monkeypatch):
     redactor = Redactor(FAMILIES, hash_file(tmp_path / 'h', {'nas': 'Drache-99'}))
     page = 'ask https://a.example/x?k=Drache-99&page=2 and the a-b-c of it'
@@ -392,6 +401,9 @@ def test_the_hash_maker_shows_no_value_and_makes_what_the_redactor_takes(tmp_pat
     redactor = Redactor(secret_hashes=out)
     for form in (value, 'Sommernacht%26traum-7', base64.b64encode(value.encode()).decode()):
         assert redactor.redact(f'is {form} there').text == 'is [REDACTED:wifi] there'
+    source.write_text(f'wifi={value} \n')
+    assert secrets_main(['hash', str(source), '--out', str(out)]) == 0
+    assert value not in Redactor(secret_hashes=out).redact(f'is {value}, pasted with a blank').text
     source.write_text('wifi=admin\n')
     before = out.read_text()
     assert secrets_main(['hash', str(source), '--out', str(out)]) == 2

@@ -127,12 +127,13 @@ def test_the_table_has_its_columns_and_the_present_setting_first(config, halves)
 def test_near_tie_reaches_which_section_is_shown(config, halves):
     shown = []
     for near_tie in (0.0, NEAR_TIE, 0.9):
-        rankings = [rank_candidates(f.candidates, config, TODAY, near_tie) for f in halves.tuning]
+        other = replace(config, search=replace(config.search, near_tie=near_tie))
+        rankings = [rank_candidates(f.candidates, other, TODAY) for f in halves.tuning]
         shown.append([[r.chunk for r in ranking.ranked] for ranking in rankings])
     assert shown[0] != shown[1] != shown[2]
     assert shown[1] == [[r.chunk for r in rank_candidates(f.candidates, config, TODAY).ranked] for f in halves.tuning]
     wide = rejudge(halves.tuning, config, replace(PRESENT, near_tie=0.9), TODAY)
-    assert wide == judge(halves.tuning, config, TODAY, 0.9)
+    assert wide == judge(halves.tuning, other, TODAY)
 
 
 FACTS = st.builds(
@@ -244,13 +245,14 @@ def test_what_the_holdout_says_against_a_choice_is_told(config, halves):
         assert [w.split(':')[0] for w in told] == ([] if says == 'confirmed' else [says])
 
 
-def test_a_near_tie_that_wins_is_no_line_of_the_layout(config, halves, tmp_path):
+def test_a_near_tie_that_wins_is_a_line_of_the_layout(config, halves, tmp_path):
     chosen = replace(PRESENT, near_tie=0.2, stale=0.25)
     frame = sweep(halves.tuning, config, [PRESENT, chosen], TODAY)
     choice = replace(decide(frame, halves.tuning, [], config, TODAY), setting=chosen)
     (path := tmp_path / 'merlin.toml').write_text(text := fragment(choice, config))
-    assert '# near_tie is no key' in text and '\n[boost]' not in text
-    assert load_config({'MERLIN_CONFIG': str(path)}).stale.factor == 0.25
+    assert '\n[search]\nnear_tie = 0.2\n' in text and '\n[boost]' not in text
+    written = load_config({'MERLIN_CONFIG': str(path)})
+    assert (written.stale.factor, written.search.near_tie) == (0.25, 0.2)
 
 
 def test_the_command_prints_table_choice_doubts_and_lines(command):

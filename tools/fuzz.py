@@ -9,20 +9,23 @@ Needs what bin/test installs. Finds are kept outside the checkout, and tried fir
 """
 
 import argparse
+import hashlib
 import os
 import random
 import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, reproduce_failure, seed, settings
+from hypothesis import HealthCheck, Phase, Verbosity, given, reproduce_failure, seed, settings
 from hypothesis import __version__ as hypothesis_version
-from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.configuration import set_hypothesis_home_dir
+from hypothesis.errors import DidNotReproduce, InvalidArgument
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1] / 'tests'))  # their slow references are used here too
 
@@ -32,6 +35,7 @@ from fuzz_parts import Target
 from fuzz_texts import TEXTS
 
 TARGETS: Mapping[str, Target] = {**TEXTS, **FILES, **ANSWERS}
+PHASES = [Phase.generate, Phase.shrink]  # to explain a find takes longer than to find it
 MOST = 100_000  # inputs of a turn, which its seconds end much earlier
 BLOB = re.compile(r"reproduce_failure\('[^']*', b'([^']*)'\)")
 
@@ -87,7 +91,7 @@ class Turn:
 
 def slice_of(target: Target, lab: Any = None) -> None:
     "The few inputs that the test suite tries, the same every time."
-    options = {'derandomize': True, 'database': None, 'phases': [Phase.generate, Phase.shrink]}
+    options = {'derandomize': True, 'database': None, 'phases': PHASES}
     if error := Turn(target, lab).run(lambda test: test, max_examples=target.slice, **options):
         raise error
 
@@ -111,49 +115,60 @@ def show(name: str, turn: Turn, error: Exception, number: int) -> None:
     print(f'again: {replay(name, error, number)}\n', flush=True)
 
 
+def keep(name: str, error: Exception) -> None:
+    "Keep a find for the next run; hypothesis itself keeps none where a seed is given."
+    if blob := BLOB.search('\n'.join(getattr(error, '__notes__', ()))):
+        file = kept_in() / name / hashlib.sha256(blob[1].encode()).hexdigest()[:16]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(blob[1], encoding='ascii')
+
+
+def once_more(name: str, lab: Any, blob: str) -> bool:
+    "Try one find again; whether it is still one."
+    turn = Turn(TARGETS[name], lab)
+    error = turn.run(
+        reproduce_failure(hypothesis_version, blob.encode()), database=None, print_blob=True, verbosity=Verbosity.quiet
+    )
+    if error is None or isinstance(error, DidNotReproduce | InvalidArgument):  # it holds, or was drawn in another way
+        return False
+    show(name, turn, error, 0)
+    return True
+
+
+def old_finds(name: str, lab: Any) -> bool:
+    "Try what earlier runs found; what holds now is forgotten."
+    files = sorted((kept_in() / name).glob('*'))
+    left = [file for file in files if once_more(name, lab, file.read_text(encoding='ascii'))]
+    for file in set(files) - set(left):
+        file.unlink()
+    return bool(left)
+
+
 def fuzz(names: Sequence[str], minutes: float, number: int) -> int:
     "The targets in turn until the time is over; how many of them have a find."
-    database = DirectoryBasedExampleDatabase(kept_in())
-    phases = [Phase.reuse, Phase.generate, Phase.shrink]  # to explain a find takes longer than to find it
-    options = {'max_examples': MOST, 'database': database, 'print_blob': True, 'phases': phases}
-    end, turns, finds = time.monotonic() + 60 * minutes, dict.fromkeys(names, 0), set()
-    spent = dict.fromkeys(names, 0.0)
+    options = {'max_examples': MOST, 'database': None, 'print_blob': True, 'phases': PHASES}
+    end, tried, spent = time.monotonic() + 60 * minutes, dict.fromkeys(names, 0), dict.fromkeys(names, 0.0)
     with ExitStack() as stack:
-        labs: dict[str, Any] = {}
-        round_ = 0
-        while time.monotonic() < end and len(finds) < len(names):
-            share = (end - time.monotonic()) / len(names)  # the first round is no longer than there is time for all
-            for name in (n for n in names if n not in finds and time.monotonic() < end):
-                target = TARGETS[name]
-                if name not in labs:
-                    made: AbstractContextManager[Any] = target.ready()
-                    labs[name] = stack.enter_context(made)
+        labs = {name: stack.enter_context(TARGETS[name].ready()) for name in names}
+        finds = {name for name in names if old_finds(name, labs[name])}
+        for turns in count():
+            going = [name for name in names if name not in finds]
+            share = (end - time.monotonic()) / max(1, len(going))  # the first round leaves time for all
+            for name in going if share > 0 else ():
                 begin = time.process_time()
-                turn = Turn(target, labs[name], time.monotonic() + min(target.seconds, max(0.5, share)))
-                error = turn.run(seed(number + round_), **options)
-                turns[name], spent[name] = turns[name] + turn.tried, spent[name] + time.process_time() - begin
+                turn = Turn(TARGETS[name], labs[name], time.monotonic() + min(TARGETS[name].seconds, max(0.5, share)))
+                error = turn.run(seed(number + turns), **options)
+                tried[name], spent[name] = tried[name] + turn.tried, spent[name] + time.process_time() - begin
                 if error:
                     finds.add(name)
-                    show(name, turn, error, number + round_)
-            round_ += 1
+                    keep(name, error)
+                    show(name, turn, error, number + turns)
+            if not going or share <= 0:
+                break
     for name in names:
-        print(f'{name:10} {turns[name]:8,} inputs {spent[name]:7.1f} s of CPU{"  FOUND" if name in finds else ""}')
+        print(f'{name:10} {tried[name]:8,} inputs {spent[name]:7.1f} s of CPU{"  FOUND" if name in finds else ""}')
     print(f'seed {number}; {len(finds)} finds')
     return len(finds)
-
-
-def again(name: str, blob: str) -> int:
-    "One find once more; 1 where it is still one."
-    target = TARGETS[name]
-    with target.ready() as lab:
-        wrap = reproduce_failure(hypothesis_version, blob.encode())
-        turn = Turn(target, lab)
-        error = turn.run(wrap, database=None, print_blob=True)
-    if error is None or type(error).__name__ == 'DidNotReproduce':
-        print('it holds now' if error is None or 'holds' not in str(error) else str(error))
-        return 0
-    show(name, turn, error, 0)
-    return 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -174,11 +189,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.again:
         if len(args.targets) != 1:
             p.error('--again takes one target')
-        return again(args.targets[0], args.again)
+        with TARGETS[args.targets[0]].ready() as lab:
+            found = once_more(args.targets[0], lab, args.again)
+        print('' if found else 'it holds now')
+        return int(found)
     number = random.SystemRandom().randrange(10**6) if args.seed is None else args.seed
     print(f'seed {number}; finds are kept in {kept_in()}', flush=True)
     return int(bool(fuzz(list(dict.fromkeys(names)), args.minutes, number)))
 
 
 if __name__ == '__main__':
+    set_hypothesis_home_dir(kept_in().with_name('hypothesis'))  # else it makes a folder in the one it is run in
     raise SystemExit(main())

@@ -323,18 +323,18 @@ ANSWERS: Mapping[str, Target] = {
     'render': Target(
         'nothing in a document forges a part of an answer, or breaks its budget', render_holds,
         {'found': st.lists(st.deferred(hostile_hits), max_size=3), 'verdict': st.deferred(hostile_text), 'note': st.deferred(hostile_text),
-         'total': st.integers(0, 3), 'marker': st.sampled_from(['3f9a', '3f9a', None])}, 15,
+         'total': st.integers(0, 3), 'marker': st.sampled_from(['3f9a', '3f9a', None])}, 12,
     ),
     'passage': Target(
         'what is shown hides nothing; a cut is a beginning', passage_holds,
-        {'text': any_text, 'limit': st.integers(1, 300), 'lines': st.lists(st.one_of(line, glued), max_size=5)}, 40,
+        {'text': any_text, 'limit': st.integers(1, 300), 'lines': st.lists(st.one_of(line, glued), max_size=5)}, 20,
     ),
     'documents': Target(
         'page after page shows all of a document, once', documents_hold,
-        {'text': any_text, 'budget': st.integers(1, 60), 'wanted': st.one_of(sentence, glued), 'asked': RANGES, 'offset': st.integers(-1, 9)}, 40,
+        {'text': any_text, 'budget': st.integers(1, 60), 'wanted': st.one_of(sentence, glued), 'asked': RANGES, 'offset': st.integers(-1, 9)}, 25,
     ),
     'arguments': Target(
-        'any arguments get a result or a reason, and the next call works', arguments_hold, {'calls': st.lists(CALLS, min_size=1, max_size=4)}, 12, served,
+        'any arguments get a result or a reason, and the next call works', arguments_hold, {'calls': st.lists(CALLS, min_size=1, max_size=4)}, 10, served,
     ),
     'wire': Target(
         'whatever comes on stdin, stdout carries JSON-RPC', wire_holds,

@@ -11,9 +11,10 @@ from fuzz_parts import ODD, Target, any_text, broken, glued, mutated, odd, one_l
 from hypothesis import strategies as st
 
 from merlin.cases import load_cases
+from merlin.config import VARIABLES, load_config
 from merlin.dsn import one_line as dsn_line
 from merlin.dsn import parse_dsn, without_secrets
-from merlin.errors import ConfigError
+from merlin.errors import ConfigError, printable
 from merlin.git import Output
 from merlin.gitrepo import GitRepo, last_commits, read_tree
 from merlin.globs import Globs
@@ -205,6 +206,26 @@ def dsn_holds(url: str) -> None:
     assert '\n' not in dsn_line(f'x {url} y', passwords)
 
 
+# ---- settings
+
+SETTINGS = st.dictionaries(
+    st.sampled_from([*VARIABLES, 'XDG_DATA_HOME', 'OPENAI_API_KEY', 'MERLIN_X', 'EMBED_', 'HOME']),
+    st.one_of(
+        st.sampled_from(['1', '0', '-1', '1e400', 'nan', '9' * 400, '9' * 5000, '0x10', '٣', '1_0', 'yes', 'true', '.', '/', '~', '~nobody-here/x', '/dev/null', 'local',
+                         'tei', 'openai', 'http://h', 'http://', 'https://u:p@h:99999/x', 'http://[::1', 'ftp://x', 'http://é.example/', 'public', 'pg_x', 'a"b', SECRET]),
+        DSN, glued, odd, st.floats().map(str), st.integers().map(str),
+    ).map(lambda text: text.replace('\0', '')),  # no environment holds one
+    max_size=5,
+)  # fmt: skip
+
+
+def settings_hold(env: dict[str, str], lab: Path) -> None:
+    "A configuration, or a refusal in one line, whatever the environment says."
+    found = refused(load_config, {'HOME': str(lab), 'MERLIN_HOME': str(lab), **env}, codes=(2, 3))
+    for warning in found.warnings if found else ():
+        assert '\n' not in printable(warning) and SECRET not in warning
+
+
 # ---- git
 
 MODES = [b'100644', b'100755', b'120000', b'160000', b'040000', b'000000', b'', b'1']
@@ -287,17 +308,18 @@ ready: Callable[[], contextmanager] = folder
 FILES: Mapping[str, Target] = {
     'layout': Target(
         'any text as a layout is taken, or refused in one line', layout_holds,
-        {'text': st.one_of(layouts, layouts, made, any_text), 'tail': st.sampled_from([b'', b'', b'', b'\xff', b'\0']), 'names': st.lists(paths, max_size=3)}, 40, folder,
+        {'text': st.one_of(layouts, layouts, made, any_text), 'tail': st.sampled_from([b'', b'', b'', b'\xff', b'\0']), 'names': st.lists(paths, max_size=3)}, 25, folder,
     ),
-    'globs': Target('a glob that is taken can be matched', glob_holds, {'glob': GLOBS, 'names': st.lists(paths, max_size=3)}, 40),
+    'globs': Target('a glob that is taken can be matched', glob_holds, {'glob': GLOBS, 'names': st.lists(paths, max_size=3)}, 30),
     'expand': Target('any text is a path, or refused', expand_holds, {'text': st.one_of(glued, st.builds('~{}'.format, glued), st.sampled_from(ODD))}, 30, folder),
-    'cases': Target('any bytes are cases, or refused with the line', cases_hold, {'data': broken(cases)}, 60, folder),
+    'cases': Target('any bytes are cases, or refused with the line', cases_hold, {'data': broken(cases)}, 40, folder),
     'hashfile': Target(
         'a hash file or a refusal that quotes nothing; what is hashed is found', hashes_hold,
         {'data': broken(st.one_of(mutated(st.just(HASHES), hash_lines), st.lists(hash_lines, max_size=4).map('\n'.join))),
          'names': st.lists(st.sampled_from(['wifi', 'a b', '', 'x' * 65, '#c']), max_size=2), 'value': VALUES,
          'around': st.sampled_from([('', ''), ('"', '"'), ('x=', ' '), ('(', ')'), ('is ', ', ok'), ('`', '`')])}, 40,
     ),
-    'dsn': Target('any text is a connection string, or refused without its password', dsn_holds, {'url': DSN}, 80),
-    'git': Target('any bytes of git are entries, or a refusal', git_holds, {'tree': listings(tree_items), 'diff': listings(diff_items), 'log': listings(log_items)}, 60),
+    'dsn': Target('any text is a connection string, or refused without its password', dsn_holds, {'url': DSN}, 50),
+    'settings': Target('any environment is a configuration, or refused in one line', settings_hold, {'env': SETTINGS}, 30, folder),
+    'git': Target('any bytes of git are entries, or a refusal', git_holds, {'tree': listings(tree_items), 'diff': listings(diff_items), 'log': listings(log_items)}, 25),
 }  # fmt: skip
