@@ -5,6 +5,7 @@
     bin/bench peers                  # what people use instead, where pip can install it; told, not judged
     bin/bench --quick                # every judged row once, at a tiny size: whether it works; three minutes
     bin/bench noop --sizes 1000      # other sizes than the row's own
+    bin/bench --up-to 10000          # without the large ones
     bin/bench --keep FOLDER          # records and indexes stay there for the next run; or MERLIN_BENCH_CACHE
     bin/bench --list
 
@@ -181,7 +182,7 @@ def run(args: argparse.Namespace, into: Path) -> Run:
         lab = Lab(stack, args.keep)
         print(HEAD, end='', flush=True)
         for row in rows:
-            for size in args.sizes or row.sizes:
+            for size in args.sizes or [s for s in row.sizes if s <= args.up_to] or row.sizes[:1]:
                 out.measure(row, lab, size, args.rounds)
     return out
 
@@ -194,6 +195,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument('--list', action='store_true', help='say which rows there are')
     p.add_argument('--quick', action='store_true', help='tiny sizes, one round')
     p.add_argument('--sizes', type=int, nargs='+', default=(), help="instead of the rows' own")
+    p.add_argument(
+        '--up-to', type=int, default=sys.maxsize, metavar='SIZE', help="of the rows' own sizes none above this"
+    )
     p.add_argument('--rounds', type=int, help="instead of the rows' own")
     p.add_argument('--into', type=Path, help='folder of the results')
     p.add_argument(
