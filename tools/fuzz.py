@@ -13,7 +13,6 @@ import hashlib
 import os
 import random
 import re
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -22,17 +21,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, Verbosity, given, reproduce_failure, seed, settings
-from hypothesis import __version__ as hypothesis_version
-from hypothesis.configuration import set_hypothesis_home_dir
-from hypothesis.errors import DidNotReproduce, InvalidArgument
-
-sys.path.insert(1, str(Path(__file__).resolve().parents[1] / 'tests'))  # their slow references are used here too
-
 from fuzz_answers import ANSWERS
 from fuzz_files import FILES
 from fuzz_parts import Target
 from fuzz_texts import TEXTS
+from hypothesis import HealthCheck, Phase, Verbosity, given, reproduce_failure, seed, settings
+from hypothesis import __version__ as hypothesis_version
+from hypothesis.configuration import set_hypothesis_home_dir
+from hypothesis.errors import DidNotReproduce, InvalidArgument
 
 TARGETS: Mapping[str, Target] = {**TEXTS, **FILES, **ANSWERS}
 PHASES = [Phase.generate, Phase.shrink]  # to explain a find takes longer than to find it

@@ -1,13 +1,17 @@
 """What the fuzzers are fed: pages shaped like markdown, odd characters, bytes, YAML and TOML that is nearly right."""
 
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
 
 from merlin.errors import MerlinError
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / 'tests'))  # their slow references are used here too
 
 
 @dataclass(frozen=True)
