@@ -383,9 +383,9 @@ NEGATIVES = {
     ],
     'lock files': [
         '      "integrity": "sha512-{B86}==",',
-        '      "resolved": "https://registry.npmjs.org/jsonwebtoken/-/jsonwebtoken-9.0.2.tgz",',
+        '      "resolved": "https://packages.example.invalid/jsonwebtoken/-/jsonwebtoken-9.0.2.tgz",',
         '  integrity sha512-{B86}==',
-        '  resolved "https://registry.yarnpkg.com/tokenize/-/tokenize-1.0.0.tgz#{sha1}"',
+        '  resolved "https://packages.example.invalid/tokenize/-/tokenize-1.0.0.tgz#{sha1}"',
         'github.com/golang-jwt/jwt/v5 v5.2.1 h1:{B43}=',
         'github.com/golang-jwt/jwt/v5 v5.2.1/go.mod h1:{B43}=',
         'checksum = "{sha256}"',

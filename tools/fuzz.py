@@ -63,7 +63,7 @@ class Turn:
         self.tried += self.found is None
         try:
             self.target.holds(**drawn, **({'lab': self.lab} if self.lab is not None else {}))
-        except Exception:
+        except Exception:  # of any kind: each is a find, is kept with its input, and goes on to the one who asked
             self.found = drawn
             raise
 
