@@ -13,14 +13,14 @@ __all__ = ['WORDS', 'ENDINGS', 'CLOSERS', 'KEY_FINDER', 'COMMAND_FINDER', 'PASSW
 
 # %% ../nbs/11c_assignments.ipynb #c787acef
 import re
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from .values import SEGMENT, UUID, Lazy, key_name, lookup, placeholder, wordy
 
 # %% ../nbs/11c_assignments.ipynb #5f058104
 WORDS = (
-    'pass(?:word|wd|phrase|code|wort)?|pwd|pw|psk|kennwort|contrase(?:ñ|n)a|senha|密码|密碼|口令|パスワード|비밀번호'
+    'pass(?:word|wd|phrase|code|wort)?|mot de passe|pwd|pw|psk|kennwort|contrase(?:ñ|n)a|senha|密码|密碼|口令|パスワード|비밀번호'
     '|secret|token|key|cred(?:ential)?s?|auth|sig(?:nature)?|sess(?:ion)?(?:_?id)?|sid|密钥|密鑰|令牌'
 )
 ENDINGS = '[_-]?(?:[0-9]{1,2}|old|new|prod|dev|test|staging|value|plain|text|b64|base64)'
@@ -36,12 +36,19 @@ COMMAND_FINDER = (
     r'(?m)((?:^|\s)sshpass[ \t]{1,4}-p[ \t]{0,4}'
     r'''|(?:^|\s)(?:-u|--user|--proxy-user)[ \t=]{0,2}["']?[^\s:"'`$/]{1,64}:'''
     r'|identified[ \t]{1,4}by[ \t]{1,4}(?:password[ \t]{1,4})?'
-    r'|^[\w.*-]{1,64}:(?:[0-9]{1,5}|\*):[\w*-]{1,64}:[\w*.-]{1,64}:)'  # a line of .pgpass
+    r'|^[\w.*-]{1,64}:(?:[0-9]{1,5}|\*):[\w*-]{1,64}:[\w*.-]{1,64}:'  # a line of .pgpass
+    r'|(?:^|[\s`$])(?:(?:mysql|mariadb|sshpass|7z)[a-z]{0,9}[ \t](?:[^\n|;&]*?[ \t])?-p'  # and no blank before it
+    r'|redis-cli[ \t](?:[^\n|;&]*?[ \t])?-a[ \t]|(?:un)?zip[ \t](?:[^\n|;&]*?[ \t])?-P[ \t]'
+    r'|ldap[a-z]{3,9}[ \t](?:[^\n|;&]*?[ \t])?-w[ \t]|ipmitool[ \t](?:[^\n|;&]*?[ \t])?-P[ \t]'
+    r'|(?:docker|podman|helm|az|skopeo|buildah)[ \t](?:registry[ \t])?login[ \t](?:[^\n|;&]*?[ \t])?-p[ \t]'
+    r'|mongo[a-z]{0,7}[ \t](?:[^\n|;&]*?[ \t])?-p[ \t]|htpasswd[ \t]+-[a-z]*b[a-z]*[ \t]+\S{1,80}[ \t]+\S{1,60}[ \t]'
+    r'|wpa_passphrase[ \t]+\S{1,40}[ \t]|smbclient[ \t][^\n|;&]*?-U[ \t]?[\w.\\-]{1,40}%)'
+    r'|^[ \t]*(?:requirepass|masterauth|bindpw|rootpw|ldap_default_authtok)[ \t]|WIFI:[^\n\s]{0,80};P:)'
 )
 
 # %% ../nbs/11c_assignments.ipynb #f046e25d
 PASSWORD = Lazy(
-    r'.*(?:password|passwd|passphrase|passcode|passwort|kennwort|contrase[ñn]a)|pass|pwd|pw|psk|senha'
+    r'.*(?:password|passwd|passphrase|passcode|passwort|kennwort|contrase[ñn]a)|mot de passe|pass|pwd|pw|psk|senha'
     r'|(?:db|user|root|admin|smtp|mail|ldap|ftp|sql|my|require)(?:pass|pw|pwd)|密码|密碼|口令|パスワード|비밀번호'
 )
 SECRET = Lazy(r'.*(?:secret|token|credentials?)|creds?|密钥|密鑰|令牌')
@@ -63,7 +70,7 @@ def key_kind(key: str) -> str:
     "What the key promises: 'password', 'secret', 'weak', or '' where it names no secret."
     words = [w.lower() for w in SEGMENT.compiled.findall(key)] or [key]
     last, before = words[-1], words[-2] if len(words) > 1 else ''
-    if PASSWORD.compiled.fullmatch(last):
+    if PASSWORD.compiled.fullmatch(last) or PASSWORD.compiled.fullmatch(key.lower()):
         return 'password'
     if SECRET.compiled.fullmatch(last):
         return '' if before in NO_SECRET else 'secret'
@@ -110,8 +117,7 @@ INSIDE = {quote: f'v{n}' for n, quote in enumerate(QUOTES)}  # the group of what
 QUERY_CUT = Lazy(r'[&#;,)\]}]')
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     "What stands behind a key: where, how it is quoted ('bare' if not), and the text itself."
 
     start: int
@@ -166,8 +172,7 @@ CELL_END = Lazy(r'[`*_"\'”]{0,4}[ \t]*(?:\||$)', re.M)
 CALL_END = Lazy(r'["\'`][ \t]*[^\s:]')
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     "Where an assignment stands."
 
     sep: str  # '=', ':', '|', '>', ',', 'is' or ' '
@@ -341,6 +346,8 @@ def command_password(text: str, end: int) -> tuple[int, int] | None:
     value = read_value(text, end, query=False)
     if not value or stands_for(value.text) or text[value.end : value.end + 1] in ('(', ':', '/'):
         return None
+    if text.endswith('-p', 0, end) and value.start > end and text[end].isspace():
+        return None  # mysql -p name: asked for, and then a database
     if value.text.isalpha() and value.quote not in ('double', 'single'):
         return None  # identified by multiple values
     return whole(text, value, query=False) if is_password(value, COMMAND) else None

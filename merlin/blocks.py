@@ -13,6 +13,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 # %% ../nbs/08_blocks.ipynb #d0f1d8b6
 LINE_END = re.compile(r'\r\n|\r|\n')
@@ -26,8 +27,7 @@ def split_lines(text: str) -> list[str]:
     return lines
 
 # %% ../nbs/08_blocks.ipynb #286e2998
-@dataclass(frozen=True, slots=True)
-class Heading:
+class Heading(NamedTuple):
     "An ATX heading outside fences, lists and quotes."
 
     line: int  # 1-based
@@ -35,8 +35,7 @@ class Heading:
     text: str  # without hashes and closing hashes
 
 
-@dataclass(frozen=True, slots=True)
-class Fence:
+class Fence(NamedTuple):
     "A fenced block of code, with its opening and its closing line."
 
     first: int  # 1-based line of the opening marks
@@ -87,8 +86,7 @@ MARKUP = frozenset('#`~>-*+0123456789<=_ \t')  # a line that starts with anythin
 DEPTH = 50  # containers within containers; deeper ones are read as text, so that hostile nesting stays cheap
 
 # %% ../nbs/08_blocks.ipynb #d9d3f293
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     "A line that could open or close a fence."
 
     line: int  # 1-based
@@ -209,7 +207,7 @@ def leaf(scan: Scan, number: int, text: str, depth: int) -> None:
     elif mark in '`~' and (fence := FENCE.match(text)):
         del scan.stack[depth:]
         fence_line(scan, number, fence)
-    elif (mark == '<' and raw_starts(scan, number, text)) or is_rule(text):
+    elif (mark == '<' and raw_starts(scan, number, text)) or (mark in '*-_' and is_rule(text)):
         del scan.stack[depth:]
     elif paragraph and depth == len(scan.stack) and mark in '=-' and not text.rstrip(' ').strip(mark):
         pass  # the underline of a setext heading: it ends the paragraph, and is no section here
@@ -280,7 +278,7 @@ def blocks(scan: Scan, number: int, rest: str, depth: int) -> None:
         if text[0] == '>' and depth < DEPTH:
             depth = open_container(scan, depth, QUOTE)
             rest = text[2:] if text[1:2] == ' ' else text[1:]
-        elif item := list_item(scan, text, depth):
+        elif (text[0] in '-+*' or text[0].isdecimal()) and (item := list_item(scan, text, depth)):
             width, scan.fresh = item
             depth = open_container(scan, depth, indent + width)
             rest = text[width:]

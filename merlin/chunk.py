@@ -14,9 +14,9 @@ __all__ = ['CJK', 'DEEPEST', 'HEADING_LIMIT', 'PARAGRAPH', 'ITEM', 'LINE', 'NEVE
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import date
 from functools import cache
+from typing import NamedTuple
 
 from .blocks import Fence, Heading, split_lines
 from .document import DATE, as_date, front_matter, no_date
@@ -24,10 +24,10 @@ from .errors import IngestWarning
 from .hosts import HostIndex
 from .layout import Stale, read_layout
 from .outline import outline
+from .values import Lazy
 
 # %% ../nbs/13_chunk.ipynb #e1609eda
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     "One section of a page, or one part of a long section."
 
     heading_path: tuple[str, ...]  # the section's chain of headings, outermost first
@@ -45,14 +45,14 @@ class Chunk:
         return ' > '.join(self.heading_path)
 
 # %% ../nbs/13_chunk.ipynb #1e27320e
-CJK = re.compile(
+CJK = Lazy(  # its class takes longer to compile than the rest of this module
     '[\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef\U00020000-\U0003ffff]'
 )
 
 
 def quarters(text: str) -> int:
     "The size of a text in quarter tokens."
-    return len(text) if text.isascii() else len(text) + 3 * len(CJK.findall(text))
+    return len(text) if text.isascii() else len(text) + 3 * len(CJK.compiled.findall(text))
 
 
 def estimate_tokens(text: str) -> int:
@@ -65,7 +65,7 @@ def head(text: str, limit: int) -> str:  # quarter tokens
     text = text[: max(1, limit)]
     if quarters(text) <= limit:
         return text
-    wide = [m.start() for m in CJK.finditer(text)]
+    wide = [m.start() for m in CJK.compiled.finditer(text)]
     fit = bisect_right(range(len(wide)), limit, key=lambda n: wide[n] + 1 + 3 * (n + 1))  # of the wide characters
     return text[: max(1, min(limit - 3 * fit, wide[fit] if fit < len(wide) else limit))]
 
@@ -74,8 +74,7 @@ DEEPEST = 3  # level of the deepest heading that starts a section
 HEADING_LIMIT = 500  # characters of a heading in the chain
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(NamedTuple):
     "The lines from one heading to the next."
 
     chain: tuple[Heading, ...]  # outermost first, the section's own heading last
@@ -153,8 +152,7 @@ def ranks(lines: Sequence[str], first: int, last: int, fences: Sequence[Fence], 
 SENTENCE = re.compile(r'[.!?…][\'")\]]*(?=[ \t])|[。！？][」』）]*')
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     "Some lines of a section, or a part of one line."
 
     first: int
@@ -196,8 +194,7 @@ def pieces(
                 yield Piece(first + start, last, part, quarters(part) + 1)
 
 # %% ../nbs/13_chunk.ipynb #0cd013f9
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     "What one chunk holds."
 
     first: int
@@ -225,9 +222,10 @@ def parts(lines: Sequence[str], section: Section, fences: Sequence[Fence], limit
     start = section.text - 1 if is_long(section) else section.text
     while start <= section.last and not lines[start - 1].strip():
         start += 1
-    size = sum(quarters(line) + 1 for line in lines[start - 1 : section.last])
+    text = '\n'.join(lines[start - 1 : section.last])
+    size = quarters(text) + 1 if start <= section.last else 0
     if size <= limit or start > section.last:
-        return [Part(section.first, section.last, stripped('\n'.join(lines[start - 1 : section.last])), size)]
+        return [Part(section.first, section.last, stripped(text), size)]
     rows = tables(lines, start, section.last)
     begin, end = (bisect_left(fences, n, key=lambda fence: fence.first) for n in (start, section.last + 1))
     costs = ranks(lines, start, section.last, fences[begin:end], rows)
@@ -339,8 +337,7 @@ def size_warnings(section: Section, found: Sequence[Part], limit: int, path: str
     return out
 
 # %% ../nbs/13_chunk.ipynb #2869ac8c
-@dataclass(frozen=True)
-class Page:
+class Page(NamedTuple):
     "What all sections of a page share."
 
     path: str

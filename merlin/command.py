@@ -7,6 +7,8 @@ __all__ = ['told', 'Parser']
 
 # %% ../nbs/00c_command.ipynb #28bd1d43
 import argparse
+import atexit
+import gc
 import io
 import os
 import re
@@ -22,6 +24,7 @@ def told(
     work: Callable[[], int | None],  # prints; gives the exit code, None for 0; raises MerlinError
 ) -> int:
     "Do the work of a command; its exit code, with one line on stderr where it could not be done."
+    atexit.register(gc.freeze)  # else the interpreter looks for garbage at its end: a fifth of a short run
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors='backslashreplace')

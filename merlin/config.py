@@ -14,7 +14,7 @@ import re
 import stat
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
@@ -313,7 +313,7 @@ def load_config(
     hashes = _hash_file(env) or file.redact.secret_hashes
     grace, max_age = _number(env, 'MERLIN_GRACE', 0, 10**9), _number(env, 'MERLIN_MAX_AGE', 1, 10**9)
     parts = {name: getattr(file, name) for name in LayoutFile.__dataclass_fields__}
-    parts |= {'repos': repos, 'redact': replace(file.redact, secret_hashes=hashes)}
+    parts |= {'repos': repos, 'redact': file.redact._replace(secret_hashes=hashes)}
     parts['warnings'] = (*file.warnings, *unknown_variables(env), *_unused(env, embed), *passed_over)
     return Config(
         **parts,

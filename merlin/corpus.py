@@ -11,10 +11,10 @@ __all__ = ['SHAPERS', 'NAMING', 'NAMES_LIMIT', 'Source', 'Listing', 'open_repos'
 # %% ../nbs/29_corpus.ipynb #663ed7a2
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import merlin
 from .config import Config
@@ -29,8 +29,7 @@ if TYPE_CHECKING:  # what cuts pages is imported when there is a page to cut: mo
     from merlin.hosts import HostIndex, HostRecord
 
 # %% ../nbs/29_corpus.ipynb #2b48ef88
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     "One file of the record at HEAD."
 
     repo: str
@@ -40,8 +39,7 @@ class Source:
     committed: int | None  # unix seconds of its last commit
 
 
-@dataclass(frozen=True)
-class Listing:
+class Listing(NamedTuple):
     "What the repos hold at HEAD, beside what is stored of it."
 
     heads: Mapping[str, str]  # repo -> commit
@@ -141,16 +139,18 @@ def document_fingerprint(rules: str, hosts: 'HostIndex') -> str:
     return hashlib.sha256(f'{rules}\n{hosts.fingerprint}'.encode()).hexdigest()[:32]
 
 # %% ../nbs/29_corpus.ipynb #f9f2b5a6
-def same_repo(known: Mapping[str, Any], repo: GitRepo) -> bool:
+def same_repo(known: Mapping[str, Any], repo: GitRepo, head: str) -> bool:
     "Whether a repo is the one that meta knows: same folder and history, or at least one root commit in common."
     same_folder = known['dir'] == str(repo.dir)
-    return same_folder and repo.has(known['head']) or bool(repo.roots() & set(known['roots']))
+    if same_folder and (repo.is_ancestor(known['head'], head) or repo.has(known['head'])):
+        return True  # mostly by the first, which the run has to ask anyway
+    return bool(repo.roots() & set(known['roots']))
 
 
-def guard_record(meta: Mapping[str, Any], repos: Mapping[str, GitRepo], schema: str) -> None:
+def guard_record(meta: Mapping[str, Any], repos: Mapping[str, GitRepo], heads: Mapping[str, str], schema: str) -> None:
     "Raises RefusedError when the index holds a record that shares no repo with this one."
     known = meta.get('record') or {}
-    if known and not any(same_repo(k, r) for k in known.values() for r in repos.values()):
+    if known and not any(same_repo(k, r, heads[name]) for k in known.values() for name, r in repos.items()):
         held = ', '.join(k['dir'] for k in known.values())
         raise RefusedError(
             f'the index holds another record ({held})',
@@ -170,8 +170,7 @@ def describe_record(meta: Mapping[str, Any], repos: Mapping[str, GitRepo], heads
     return out
 
 # %% ../nbs/29_corpus.ipynb #5c555daa
-@dataclass(frozen=True)
-class Rules:
+class Rules(NamedTuple):
     "Everything that turns a blob into a record."
 
     config: Config

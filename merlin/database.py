@@ -6,8 +6,8 @@
 __all__ = ['LOST', 'HINTS', 'MINIMUM', 'REMOTE', 'VARIABLES', 'EMBEDDED', 'PGVECTOR', 'PARALLEL_BUILD', 'SOUND_VACUUM', 'INSTALL',
            'EXTENSIONS', 'PREPARE_LOCK', 'HELP', 'is_lost', 'as_failure', 'embedded', 'no_pg_variables',
            'connect_embedded', 'connect_url', 'need_database', 'connect', 'where_is', 'Features', 'version_tuple',
-           'database_of', 'extensions', 'check_pgvector', 'features', 'prepare', 'public_dsn', 'print_status',
-           'exec_psql', 'run_command', 'main']
+           'database_of', 'extensions', 'check_pgvector', 'unread_data', 'features', 'prepare', 'public_dsn',
+           'print_status', 'exec_psql', 'run_command', 'main']
 
 # %% ../nbs/21e_database.ipynb #cb847d67
 import argparse
@@ -17,14 +17,14 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .command import Parser, told
 from .config import DatabaseConfig, database_config
 from .dsn import malformed, one_line, parse_dsn, without_secrets
 from .errors import ConfigError, FailedError, MerlinError
-from .launcher import DiskFull, blocked
+from .launcher import DiskFull, blocked, left_aside
 from .postgres import LINGER, Server
 from .role import role_sql_for
 
@@ -203,8 +203,7 @@ where a.name in ('vector', 'pg_trgm')
 """
 
 
-@dataclass(frozen=True)
-class Features:
+class Features(NamedTuple):
     "What the server can do, as far as merlin cares."
 
     server: int  # as libpq counts: 170012 is 17.12
@@ -248,6 +247,16 @@ def check_pgvector(conn: 'psycopg.Connection[Any]', disk: str, made: str | None)
         raise ConfigError(f'pgvector is {made} there', database_of(conn), hint)
 
 
+def unread_data(conn: 'psycopg.Connection[Any]') -> list[Path]:
+    "What the embedded server set aside when its major version changed. The lock of its socket names its data."
+    with contextlib.suppress(OSError, ValueError):  # another server, or a file that is not for us
+        lock = Path(conn.info.host, '.s.PGSQL.5432.lock') if conn.info.host.startswith('/') else Path()
+        pid, where, *_ = lock.read_text().split('\n')
+        data = Path(where.replace('/proc/self/', f'/proc/{pid}/')).resolve()
+        return left_aside(data.parent) if data.parts[-3:] == ('database', 'pg', 'data') else []
+    return []
+
+
 def features(conn: 'psycopg.Connection[Any]') -> Features:
     "What this database can do. ConfigError: pgvector is missing or too old, or text is not stored as UTF-8."
     if (encoding := conn.info.parameter_status('server_encoding')) != 'UTF8':
@@ -257,6 +266,7 @@ def features(conn: 'psycopg.Connection[Any]') -> Features:
     check_pgvector(conn, disk, made)
     vector, library = version_tuple(made), version_tuple(disk)
     note = f'pgvector {disk} may damage an HNSW index at vacuum: update it to 0.8.4 or newer, then REINDEX'
+    unread = [f'{path} holds the index of another Postgres and is not read: remove it' for path in unread_data(conn)]
     return Features(
         server=conn.info.server_version,
         vector=vector,
@@ -266,7 +276,7 @@ def features(conn: 'psycopg.Connection[Any]') -> Features:
         halfvec=vector >= (0, 7),
         iterative_scan=vector >= (0, 8),
         parallel_build=library >= PARALLEL_BUILD,
-        notes=() if library >= SOUND_VACUUM else (note,),
+        notes=(*(() if library >= SOUND_VACUUM else (note,)), *unread),
     )
 
 # %% ../nbs/21e_database.ipynb #c79a7c1c
@@ -314,7 +324,7 @@ def print_status(config: DatabaseConfig, as_json: bool) -> None:
             facts: dict[str, Any] = {'running': True, 'version': conn.info.parameter_status('server_version')}
         facts['dsn'] = public_dsn(config)
     else:
-        facts = asdict(embedded(config).status())
+        facts = embedded(config).status()._asdict()
     if as_json:
         print(json.dumps(facts))
         return

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['UTF16', 'TAIL', 'FRONT_LIMIT', 'OPENING', 'ENDING', 'KEY_LINE', 'PLAIN_KEY', 'YAML_LINE', 'Value', 'REDACTED',
-           'ASIDE', 'DATE', 'FILE_DATE', 'SOLID_DATE', 'DATE_KEYS', 'TITLE_LIMIT', 'decode', 'Front', 'front_matter',
-           'read_yaml', 'read_front', 'as_date', 'no_date', 'file_date', 'front_date', 'commit_day', 'Document',
-           'first_h1', 'parse_document']
+           'ASIDE', 'DATE', 'FILE_DATE', 'SOLID_DATE', 'DATE_KEYS', 'TITLE_LIMIT', 'H1', 'HIDING', 'decode', 'Front',
+           'front_matter', 'read_yaml', 'read_front', 'as_date', 'no_date', 'file_date', 'front_date', 'commit_day',
+           'Document', 'first_h1', 'parse_document']
 
 # %% ../nbs/10_document.ipynb #8c205529
 import re
@@ -16,6 +16,7 @@ from datetime import date, datetime, tzinfo
 from itertools import pairwise
 from pathlib import PurePosixPath
 from types import MappingProxyType
+from typing import NamedTuple
 
 from .blocks import split_lines
 from .errors import IngestWarning
@@ -74,8 +75,7 @@ PLAIN_KEY = re.compile(r'[\w.-]+:(?:[ \t]|$)')  # one word, as a key mostly is a
 YAML_LINE = re.compile(r'''[ \t\-#\]}"'?&!|>]|$''')  # how a line of YAML may go on, besides with a key
 
 
-@dataclass(frozen=True, slots=True)
-class Front:
+class Front(NamedTuple):
     "The front matter of a file, unread."
 
     lines: Sequence[str] = ()
@@ -280,10 +280,19 @@ class Document:
     body_line: int  # 1-based line where the page begins
 
 
+H1 = re.compile(r' {0,3}#(?:[ \t]|$)')
+HIDING = re.compile(r'```|~~~|<')  # a line with none of these hides no heading below it
+
+
 def first_h1(lines: Sequence[str], body_line: int) -> str:
     "The text of the first H1 that has any."
-    if not any(line.lstrip(' ').startswith('#') for line in lines):
+    at = next((n for n in range(body_line, len(lines) + 1) if H1.match(lines[n - 1])), 0)
+    if not at:
         return ''
+    if not any(HIDING.search(line) for line in lines[body_line - 1 : at]):  # mostly it is the first line
+        found = outline(lines[:at], body_line).headings
+        if found and found[-1].line == at and found[-1].text:
+            return found[-1].text
     return next((h.text for h in outline(lines, body_line).headings if h.level == 1 and h.text), '')
 
 

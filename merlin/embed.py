@@ -10,7 +10,6 @@ __all__ = ['PROVIDERS', 'KEY_NAMES', 'HOMES', 'ATLAS', 'SAME', 'PAIRS', 'LEAST_G
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from .config import EmbedConfig
@@ -69,7 +68,7 @@ def embedder(
     dim = promised_dim(config.provider, model, config.dim)
     kind, most = (remote.OpenAi, 2048) if config.provider == 'openai' else (remote.Voyage, 1000)
     api = kind(model, dim)
-    api = replace(api, count=min(config.batch or api.count, most), path='' if full else api.path)
+    api = api._replace(count=min(config.batch or api.count, most), path='' if full else api.path)
     return remote.RemoteEmbedder(api, http)
 
 

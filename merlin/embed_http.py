@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from .errors import ConfigError, FailedError
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from merlin.transport import Line, Reply
 
 # %% ../nbs/18_embed_http.ipynb #e151d954
-@dataclass(frozen=True)
-class Address:
+class Address(NamedTuple):
     "Where a server is, fit to be shown; and who we are there, which is not."
 
     base: str  # scheme, host, port and path; no userinfo, no slash at the end

@@ -11,8 +11,7 @@ import base64
 import math
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from .embed_http import Http, ServerError
 from .errors import ConfigError, RefusedError
@@ -48,8 +47,7 @@ def _numbers(found: Any) -> Any:
     return out
 
 # %% ../nbs/19_embed_remote.ipynb #bf5e11a7
-@dataclass(frozen=True)
-class OpenAi:
+class OpenAi(NamedTuple):
     "`POST /v1/embeddings`: OpenAI, and every server that is compatible with it."
 
     model: str
@@ -71,8 +69,7 @@ class OpenAi:
         return numbered(reply)
 
 
-@dataclass(frozen=True)
-class Voyage:
+class Voyage(NamedTuple):
     "Voyage: like OpenAI, but it tells documents from queries, and cuts unless told not to."
 
     model: str
@@ -94,8 +91,7 @@ class Voyage:
         return numbered(reply)
 
 
-@dataclass(frozen=True)
-class Tei:
+class Tei(NamedTuple):
     "`POST /embed` of text-embeddings-inference."
 
     model: str
@@ -167,8 +163,7 @@ def pieces_for(sizes: Sequence[int]) -> int:
 RECHECK = 60.0  # seconds after which a server is asked again which model it serves, before a query
 
 
-@dataclass(frozen=True)
-class Errand:
+class Errand(NamedTuple):
     "What a request is for, and how long it may take."
 
     kind: str  # document or query
@@ -259,7 +254,7 @@ class RemoteEmbedder:
             if error.timed_out:
                 self.batch = max(1, len(texts) // 2)
         half = len(texts) // 2
-        errand = replace(errand, tries=2) if broken else errand  # the batch was tried often enough
+        errand = errand._replace(tries=2) if broken else errand  # the batch was tried often enough
         first = self._some(texts[:half], errand)
         try:
             return first + self._some(texts[half:], errand)
@@ -272,7 +267,7 @@ class RemoteEmbedder:
             self.windowed += not errand.piece
             parts = pieces(text, pieces_for(error.sizes))
             try:
-                vectors = self._some(parts, replace(errand, piece=True))
+                vectors = self._some(parts, errand._replace(piece=True))
             except TextRefused as refused:
                 raise refused.at(0) from None
             return weighted_mean([len(part) for part in parts], vectors, self._http.base)
@@ -285,7 +280,7 @@ class RemoteEmbedder:
     def _well(self, errand: Errand) -> bool:
         "Whether the server can embed a harmless sentence."
         try:
-            return bool(self._ask([CANARY], replace(errand, tries=1)))
+            return bool(self._ask([CANARY], errand._replace(tries=1)))
         except ServerError:
             return False
 

@@ -15,9 +15,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from .errors import ConfigError, FailedError, IngestWarning, RefusedError
 from .git import Git, GitFailed, Output, Start, git_dir, start_git
@@ -26,8 +26,7 @@ from .git import Git, GitFailed, Output, Start, git_dir, start_git
 COMMIT_ID = re.compile(r'[0-9a-f]{40}|[0-9a-f]{64}')  # sha1 or sha256
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     "A regular file in a tree."
 
     path: str  # inside the repository
@@ -113,8 +112,7 @@ def must_be_ours(git: Git) -> None:
             raise RefusedError(what, str(git.dir), 'pull as its owner, or change the owner')
 
 
-@dataclass(frozen=True)
-class Tracked:
+class Tracked(NamedTuple):
     "What a branch follows."
 
     branch: str  # refs/heads/…
@@ -220,8 +218,7 @@ def move_branch(git: Git, branch: str, old: str, new: str, bare: bool, forward: 
         raise FailedError(what, str(git.dir), 'commit or move them, then pull again; nothing was changed') from None
 
 
-@dataclass(frozen=True)
-class PullResult:
+class PullResult(NamedTuple):
     "What a pull did."
 
     old: str  # HEAD before

@@ -12,8 +12,8 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 from .document import Document, Value
 from .errors import IngestWarning
@@ -23,8 +23,7 @@ WORD = re.compile(r'[A-Za-z0-9_.-]+')
 NOTHING = frozenset({'-', '–', '?', '~', 'none', 'null', 'n/a', 'tbd'})  # what people write into an empty field
 
 
-@dataclass(frozen=True)
-class HostRecord:
+class HostRecord(NamedTuple):
     "One host, as its record describes it."
 
     name: str
@@ -41,10 +40,13 @@ def _listed(*values: Value) -> list[str]:
 
 def address(text: str) -> str | None:
     "An IP address in canonical form, without prefix length and zone; None where the text is none."
+    text = text.split('/')[0].split('%')[0].strip('[]')
+    if ':' not in text and not text[:1].isdigit():
+        return None  # thousands of names are no addresses, and saying so properly takes 10 µs each
     from ipaddress import ip_address  # 5 ms to import
 
     try:
-        return str(ip_address(text.split('/')[0].split('%')[0].strip('[]')))
+        return str(ip_address(text))
     except ValueError:
         return None
 
@@ -125,13 +127,14 @@ def compile_names(names: Iterable[str]):
     "A google-re2 expression over bytes that matches each of the names, the longest first; None without names."
     import re2  # only where there are hosts
 
-    quoted = sorted(re2.escape(name) for name in names)
-    if not quoted:
+    names = sorted(names)
+    if not names:
         return None
+    quoted = re2.escape('\n'.join(names)).replace('\\\n', '|')  # a call for each would take longer than the rest
     options = re2.Options()
-    options.max_mem = 2**26 + 2**14 * len(quoted)  # bytes it may use at most; 8 MB would do for some hundred names
+    options.max_mem = 2**26 + 2**14 * len(names)  # bytes it may use at most; 8 MB would do for some hundred names
     options.longest_match = True
-    return re2.compile(rf'\b_{{0,3}}(?:{"|".join(quoted)})_{{0,3}}\b'.encode(), options)
+    return re2.compile(rf'\b_{{0,3}}(?:{quoted})_{{0,3}}\b'.encode(), options)
 
 
 def stands_alone(text: bytes, start: int, end: int) -> tuple[str, str] | None:
@@ -166,7 +169,8 @@ class HostIndex:
         owners, warnings = claims(records)
         self._table = {**first_labels(owners), **owners}
         self._pattern = compile_names(key for key in self._table if WORD.fullmatch(key))
-        known = [key.partition('.')[2] for key in owners if not address(key)]
+        ips = {ip for record in records for ip in record.ips}
+        known = [key.partition('.')[2] for key in owners if key not in ips and not address(key)]
         self._domains = frozenset(domain for domain in known if domain)
         self._v6 = any(':' in key for key in owners)
         self.warnings: tuple[IngestWarning, ...] = tuple(warnings)

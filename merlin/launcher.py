@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PATIENCE', 'SPACE', 'DiskFull', 'tool_failed', 'blocked', 'Places', 'account_for', 'hand_over', 'Tools', 'run_tool',
-           'open_log', 'set_aside', 'make_cluster', 'claim_socket_folder', 'launch', 'start', 'answers', 'pid_file',
-           'clear_the_way', 'bring_up']
+           'open_log', 'left_aside', 'set_aside', 'make_cluster', 'claim_socket_folder', 'launch', 'start', 'answers',
+           'pid_file', 'clear_the_way', 'bring_up']
 
 # %% ../nbs/21b_launcher.ipynb #1c2d82e6
 import contextlib
@@ -19,9 +19,8 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from . import keeper
@@ -75,8 +74,7 @@ def blocked(error: OSError, folder: Path) -> FailedError:
     return FailedError(error.strerror or str(error), where, hint)
 
 # %% ../nbs/21b_launcher.ipynb #8d91cac4
-@dataclass(frozen=True)
-class Places:
+class Places(NamedTuple):
     "Where the parts of one server lie."
 
     home: Path  # MERLIN_HOME
@@ -141,8 +139,7 @@ def hand_over(tree: Path, account: Account | None) -> None:
     os.chown(tree, account.uid, account.gid)  # last: half-done work is seen next time
 
 # %% ../nbs/21b_launcher.ipynb #9387ddb7
-@dataclass(frozen=True)
-class Tools:
+class Tools(NamedTuple):
     "The server's tools, and how they are run."
 
     binaries: Path
@@ -186,6 +183,13 @@ def open_log(log: Path) -> int:
     return descriptor
 
 # %% ../nbs/21b_launcher.ipynb #e389c97b
+def left_aside(pg: Path) -> list[Path]:
+    "Data that was set aside there and that nothing reads any more; none where we may not look."
+    with contextlib.suppress(OSError):
+        return sorted(path for path in pg.iterdir() if re.fullmatch(r'data-(?:[0-9]+|broken)', path.name))
+    return []
+
+
 def set_aside(places: Places, major: int) -> None:
     "Move data that these binaries cannot read out of the way, and say so on stderr."
     if not places.data.exists():

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import re2
 
@@ -26,16 +26,14 @@ from .errors import ConfigError, RefusedError, nearest
 from .globs import Globs, translate
 
 # %% ../nbs/00_layout.ipynb #4abf1e5c
-@dataclass(frozen=True)
-class RepoConfig:
+class RepoConfig(NamedTuple):
     "One git repository of the record."
 
     name: str  # the prefix of its paths; '' = the single unnamed repo, whose paths carry none
     dir: Path  # absolute; a bare mirror or a checkout
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     "Paths that match `glob` are documents of `type`."
 
     glob: str
@@ -107,16 +105,14 @@ class SearchConfig:
     text_config: str  # a Postgres text search configuration
 
 
-@dataclass(frozen=True)
-class RedactConfig:
+class RedactConfig(NamedTuple):
     "Which hash file is required, and which pattern families are off."
 
     secret_hashes: str | None  # absolute path; None = no hash file configured
     disable: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class ChunkConfig:
+class ChunkConfig(NamedTuple):
     "Where a section is too long."
 
     max_tokens: int
@@ -143,7 +139,7 @@ class LayoutFile:
         import hashlib  # loads OpenSSL, and only an ingest asks
 
         heading, lead = (p.pattern if p else None for p in (self.stale.heading, self.stale.lead))
-        shape = {**asdict(self.layout), 'history_types': None, 'stale': [heading, lead], 'chunk': asdict(self.chunk)}
+        shape = {**asdict(self.layout), 'history_types': None, 'stale': [heading, lead], 'chunk': self.chunk._asdict()}
         return hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()
 
 # %% ../nbs/00_layout.ipynb #101b366f

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['LEG_LIMIT', 'ENTER', 'LEAVE', 'UNDO', 'EXACT_LIMIT', 'FILTERED_LIMIT', 'EF_SEARCH', 'EF_MOST', 'WIDTH', 'FEW',
-           'EXACT', 'GRAPH', 'WIDER', 'FULLTEXT', 'MAX_QUERY', 'FILTERED_BUDGET', 'WEIGHED', 'LITERAL', 'FACTS',
-           'TEXTS', 'Filters', 'clean_text', 'Found', 'limited', 'graph_width', 'vector_leg', 'nearest_sections',
-           'fulltext_leg', 'bm25_leg', 'like_pattern', 'literal_leg', 'Facts', 'fetch_facts', 'fetch_texts']
+           'EXACT', 'GRAPH', 'WIDER', 'FULLTEXT', 'MAX_QUERY', 'FILTERED_BUDGET', 'WEIGHED', 'MAY_BE_COMMON', 'SAMPLE',
+           'HOLDS', 'FOUND', 'FOUND_COMMON', 'LITERAL', 'FACTS', 'TEXTS', 'Filters', 'clean_text', 'Found', 'limited',
+           'graph_width', 'vector_leg', 'nearest_sections', 'fulltext_leg', 'bm25_leg', 'like_pattern', 'literal_leg',
+           'Facts', 'fetch_facts', 'fetch_texts']
 
 # %% ../nbs/40_legs.ipynb #89dc93ad
 import re
@@ -194,16 +195,39 @@ def bm25_leg(
 
 # %% ../nbs/40_legs.ipynb #0b528067
 WEIGHED = 500  # sections, the shortest of those that hold a text
+MAY_BE_COMMON = 8  # characters; what is longer is hardly ever in thousands of sections
+SAMPLE = 40  # pages of the table, some 200 sections
+HOLDS = 'c.folded like lower(%(pattern)s) collate "C" {where}'
+FOUND = f"""
+found as materialized (select c.id, octet_length(c.body) size from chunks c where {HOLDS}),
+"""
+FOUND_COMMON = f"""
+size as (select relpages pages, reltuples rows from pg_class where oid = to_regclass('chunks')),
+sample as materialized (
+    select octet_length(c.body) size, coalesce({HOLDS}, false) holds
+    from chunks c tablesample system (least(100, {SAMPLE} * 100.0 / greatest((select pages from size), 1))) repeatable (0)),
+guess as (select avg(holds::int) * (select rows from size) rows from sample),
+wanted as (select 2.0 * %(weighed)s / rows share from guess where rows > 5 * %(weighed)s),
+bound as materialized (
+    select percentile_disc((select share from wanted)) within group (order by size) size from sample where holds),
+brief as materialized (
+    select c.id, octet_length(c.body) size from chunks c where (select size from bound) is not null
+    and case when octet_length(c.body) <= (select size from bound) then {HOLDS} end),
+found as materialized (
+    select id, size from brief where (select count(*) from brief) >= %(weighed)s
+    union all
+    select c.id, octet_length(c.body) from chunks c where (select count(*) from brief) < %(weighed)s and {HOLDS}),
+"""
 LITERAL = """
-with found as materialized (
-    select c.id, octet_length(c.body) size from chunks c
-    where c.folded like lower(%(pattern)s) collate "C" {where}),
-short as materialized (select id from found order by size fetch first %(weighed)s rows with ties)
-select c.id, (octet_length(l.body) - octet_length(replace(l.body, l.query, ''))) / greatest(octet_length(l.query), 1)
-             * length(l.query)::float / greatest(length(c.body), 1) score
-from short join chunks c using (id) join documents d on d.id = c.document_id
-     cross join lateral (select lower(c.body) body, lower(%(query)s) query offset 0) l
-order by score desc, d.path, c.ordinal limit %(limit)s
+with {found} short as materialized (select id from found order by size fetch first %(weighed)s rows with ties),
+dense as materialized (
+    select c.id, c.document_id, c.ordinal,
+        (octet_length(l.body) - octet_length(replace(l.body, l.query, ''))) / greatest(octet_length(l.query), 1)
+        * length(l.query)::float / greatest(length(c.body), 1) score
+    from short join chunks c using (id) cross join lateral (select lower(c.body) body, lower(%(query)s) query offset 0) l
+    order by score desc fetch first %(limit)s rows with ties)
+select dense.id, score from dense cross join lateral (select path from documents where id = document_id offset 0) d
+order by score desc, d.path, ordinal limit %(limit)s
 """
 
 
@@ -219,7 +243,8 @@ def literal_leg(conn: psycopg.Connection, query: str, filters: Filters, limit: i
     params = filters.params() | {'query': query, 'pattern': like_pattern(query), 'limit': limit}
     params['weighed'] = max(limit, WEIGHED)
     with limited(conn, 'looking for the text itself'):
-        return _found(conn.execute(LITERAL.format(where=filters.where()), params))
+        found = (FOUND_COMMON if len(query) <= MAY_BE_COMMON else FOUND).format(where=filters.where())
+        return _found(conn.execute(LITERAL.format(found=found), params))
 
 # %% ../nbs/40_legs.ipynb #5a23fe3e
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ __all__ = ['LOOK_AHEAD', 'EXAMPLES', 'WEIGHT', 'Step', 'Gap', 'is_proper', 'gaps
 # %% ../nbs/09_outline.ipynb #01296dfa
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from .blocks import Fence, Heading, Mark, read_lines
 
@@ -22,8 +22,7 @@ EXAMPLES = frozenset({'markdown', 'md', 'mdx', 'rmd', 'qmd'})  # such a fence sh
 WEIGHT = 10**12  # a cost counts for more than any number of costs of the next lower kind
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(NamedTuple):
     "What stands between one mark and the next."
 
     heading: int  # line of the first heading proper; 0 = none
@@ -96,8 +95,7 @@ def next_gaps(marks: Sequence[Mark], gaps: Sequence[Gap], bare: bool) -> list[in
     return out
 
 # %% ../nbs/09_outline.ipynb #231b88a9
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     "A page as a row of marks, with what was worked out about each of them."
 
     marks: Sequence[Mark]
@@ -156,8 +154,7 @@ def repairs(row: Row) -> frozenset[int]:
     return frozenset(out - {0})
 
 # %% ../nbs/09_outline.ipynb #53ef8540
-@dataclass(frozen=True, slots=True)
-class Outline:
+class Outline(NamedTuple):
     "What shapes a page."
 
     headings: tuple[Heading, ...]

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from . import keeper
 from .binaries import make_folder
@@ -66,8 +67,7 @@ def end_keeper(places: Places) -> None:
         time.sleep(0.01)
 
 # %% ../nbs/21c_postgres.ipynb #5fa28277
-@dataclass(frozen=True)
-class Status:
+class Status(NamedTuple):
     "What is there now."
 
     running: bool

@@ -116,11 +116,10 @@ def environment(settings: Mapping[str, str]) -> Iterator[None]:
 def check(config: Config, replacing: bool) -> None:
     "Every repo can be read and the index holds no other record; raises ConfigError, FailedError, RefusedError."
     repos = open_repos(config)
-    for repo in repos.values():
-        repo.head()
+    heads = {name: repo.head() for name, repo in repos.items()}
     with session(config.database) as conn:
         if not replacing:
-            guard_record(read_meta(conn), repos, config.database.schema)
+            guard_record(read_meta(conn), repos, heads, config.database.schema)
 
 # %% ../nbs/71_quickstart.ipynb #38f11de3
 NEWEST = 'select title from documents order by date desc nulls last, path limit 40'
@@ -157,12 +156,13 @@ def next_steps(
     steps = [
         ('ask', f'{prefix}{program("merlin")} search "your question"'),
         ('see what is indexed', f'{prefix}{program("merlin")} status'),
+        ('see which pages are hard to find, and why', f'{prefix}{program("merlin")} lint'),
         ('keep it current, from a crontab', f'*/5 * * * * {prefix}{program("ingest")} --quiet'),
     ]
     steps.append(('give it to Claude Code', stdio_plan('user', server_command(), given).line))
     if settings:
         again = f'{settings_before(own)}{program("quickstart")} /path/to/your/notes'
-        steps[2:3] = [('index your own record', again)]
+        steps[3:4] = [('index your own record', again)]
     lines = [line for what, text in steps for line in (f'  # {what}', f'  {text}')]
     private = private_settings(env)
     return lines + ([f'  # all of them need {", ".join(private)} too, which may hold a password'] if private else [])

@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['Span', 'BEFORE', 'BEFORE_CAPITALS', 'BLOCK_WORDS', 'BLOCK', 'BLOCK_END', 'BLOCK_HEADER', 'BLOCK_RUN', 'BLOCK_GAP',
-           'WRAPPED_PEM', 'LONG_RUN', 'LEAST_BODY', 'URL_FINDER', 'FIND_URL', 'PORT', 'AUTHORIZATION_FINDER',
-           'SCHEME_FINDER', 'FIND_AUTHORIZATION', 'FIND_SCHEME', 'FIND_KEY', 'FIND_COMMAND', 'HEX_FINDER', 'FIND_HEX',
-           'FAMILIES', 'FINDERS', 'MARK', 'NEWLINE', 'PASSES', 'RULES', 'Finder', 'Places', 'by_start', 'shape_finder',
-           'shape_spans', 'closing_marks', 'block_end', 'block_spans', 'url_spans', 'credentials', 'bearer_spans',
-           'key_value_spans', 'hex_spans', 'Redacted', 'true_marks', 'merge', 'finders_of', 'Redactor', 'fingerprint']
+           'WRAPPED_PEM', 'LONG_RUN', 'LEAST_BODY', 'URL_FINDER', 'FIND_URL', 'PORT', 'ODD_URL_FINDER', 'FIND_ODD_URL',
+           'ODD_PORT', 'AUTHORIZATION_FINDER', 'SCHEME_FINDER', 'FIND_AUTHORIZATION', 'FIND_SCHEME', 'FIND_KEY',
+           'FIND_COMMAND', 'HEX_FINDER', 'FIND_HEX', 'FAMILIES', 'FINDERS', 'MARK', 'NEWLINE', 'PASSES', 'RULES',
+           'UNSEALED', 'Finder', 'Places', 'by_start', 'shape_finder', 'shape_spans', 'closing_marks', 'block_end',
+           'block_spans', 'odd_url_spans', 'url_spans', 'credentials', 'bearer_spans', 'key_value_spans', 'hex_spans',
+           'Redacted', 'true_marks', 'merge', 'finders_of', 'Redactor', 'fingerprint']
 
 # %% ../nbs/11_redact.ipynb #4f287606
 import base64
@@ -185,8 +186,25 @@ FIND_URL = Finder(URL_FINDER)
 PORT = Lazy(r'[0-9]{1,5}(?:[?#,;&)].*)?')
 
 
+ODD_URL_FINDER = (
+    r'''[a-z0-9+]{2,20}:(?://|\\/\\/)([^\s/:?#"'<>`|\\]{0,64}):([^\s@](?:[^\s@]|[ ][^\s@]){1,200})@[A-Za-z0-9\[$_{-]'''
+)
+FIND_ODD_URL = Finder(ODD_URL_FINDER, any_case=True)
+ODD_PORT = Lazy(r'[0-9]{1,5}(?:[^A-Za-z0-9_].*)?')
+
+
+def odd_url_spans(places: Places) -> Iterator[Span]:
+    "Passwords with blanks, slashes and quotes in the same place, if part of them was drawn from a hat."
+    for _, (start, end) in places.find(FIND_ODD_URL):
+        value = places.text[start:end]
+        drawn = any(len(piece) > 5 and not wordy(piece) for piece in re.split(r'[^A-Za-z0-9]+', value))
+        if drawn and not ODD_PORT.compiled.fullmatch(value) and '://' not in value and not lookup(value):
+            yield start, end, 'url_credentials'
+
+
 def url_spans(places: Places) -> Iterator[Span]:
     "Passwords in scheme://user:password@host."
+    yield from odd_url_spans(places)
     for _, (start, end) in places.find(FIND_URL):
         value = places.text[start:end]
         said = placeholder(value) or (key_name(value) and not any(c.isdigit() for c in value))
@@ -319,6 +337,11 @@ def finders_of(families: tuple[str, ...]) -> tuple[dict[str, tuple[Shape, ...]],
     return by_start(shapes), shape_finder(shapes) if shapes else None
 
 
+UNSEALED = (
+    'nothing says how many hashes it should hold, so one that was cut off looks whole; `merlin secrets hash` says it'
+)
+
+
 class Redactor:
     "Takes secrets out of texts. Made once, used for every text of a run."
 
@@ -334,6 +357,7 @@ class Redactor:
         self.families = tuple(f for f in FAMILIES if f not in off)
         file = None if secret_hashes is None else load_hash_file(secret_hashes)
         self._live = LiveSecrets(file) if file else None
+        self.notes = [f'{secret_hashes}: {UNSEALED}'] if file and not file.sealed else []
         self._file = file.digest if file else ''
 
     @cached_property

@@ -9,8 +9,7 @@ __all__ = ['ROLE', 'CREATE_ROLE', 'HEADER', 'WHO', 'STATE', 'ROLE_LOCK', 'RIGHTS
            'assume_role', 'refuse_pooler', 'read_only']
 
 # %% ../nbs/21da_role.ipynb #376cc807
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .config import DatabaseConfig
 from .errors import ConfigError, RefusedError, printable
@@ -133,8 +132,7 @@ where me.rolname = current_user
 """
 
 
-@dataclass(frozen=True)
-class RoleState:
+class RoleState(NamedTuple):
     "How far the role of a schema is made, and what the current user may do about it."
 
     made: bool  # there is such a role
@@ -228,8 +226,7 @@ select current_user::text,
 """
 
 
-@dataclass(frozen=True)
-class Rights:
+class Rights(NamedTuple):
     "What the current user, who may have taken on a role, could do to an index."
 
     user: str

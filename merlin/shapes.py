@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
+from typing import NamedTuple
 
 # %% ../nbs/11a_shapes.ipynb #7d320090
 ALPHABETS = {  # key: (letters and digits, punctuation)
@@ -32,8 +33,7 @@ PART = r'<([A-Za-z])([0-9]+)(?:([-|])([0-9]+)|([+]))?>'
 ENDLESS = 1 << 30
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     "One part of a shape: a literal with its choices, or a run over an alphabet."
 
     literals: tuple[str, ...] = ()

@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['SCHEMA_VERSION', 'TEXT_LIMIT', 'HEADING_LIMIT', 'PLAIN_LIMIT', 'HNSW_LIMIT', 'TABLES', 'LEXICAL_TABLES', 'WORDS',
            'TRIGRAMS', 'LEXICAL', 'TEXT_TABLES', 'ALL_TABLES', 'EXISTS', 'SET_META', 'MADE', 'KEPT', 'INDEXES',
-           'MISSING', 'INSERT_DOCUMENTS', 'INSERT_CHUNKS', 'TAKE_OUT', 'UNUSED', 'KNOWN', 'COUNTS', 'HNSW_MINIMUM',
-           'BULK_SHARE', 'HNSW', 'HNSW_STANDS', 'LOCK_HELD', 'session', 'exists', 'now', 'read_meta', 'write_meta',
-           'damage', 'require_index', 'create_schema', 'drop_tables', 'create_tables', 'guard_model', 'text_sha',
-           'vector_text', 'vector_bytes', 'known_vectors', 'add_vectors', 'Record', 'cut_bytes', 'document_row',
-           'chunk_row', 'iso', 'write_documents', 'remove_documents', 'sweep_vectors', 'build_text_indexes', 'Known',
-           'known_documents', 'known_hosts', 'count_index', 'add_counts', 'has_hnsw', 'drop_hnsw', 'drop_hnsw_for_bulk',
-           'build_hnsw', 'lock_key', 'lock_is_held', 'try_lock']
+           'MISSING', 'INSERT_DOCUMENTS', 'INSERT_CHUNKS', 'TAKE_OUT', 'UNUSED', 'ONE_BUILDER', 'KNOWN', 'COUNTS',
+           'HNSW_MINIMUM', 'BULK_SHARE', 'HNSW', 'HNSW_STANDS', 'LOCK_HELD', 'session', 'exists', 'now', 'read_meta',
+           'write_meta', 'damage', 'require_index', 'create_schema', 'drop_tables', 'create_tables', 'guard_model',
+           'text_sha', 'vector_text', 'vector_bytes', 'known_vectors', 'add_vectors', 'Record', 'cut_bytes',
+           'document_row', 'chunk_row', 'iso', 'write_documents', 'remove_documents', 'sweep_vectors',
+           'build_text_indexes', 'Known', 'known_documents', 'known_hosts', 'count_index', 'add_counts', 'has_hnsw',
+           'drop_hnsw', 'drop_hnsw_for_bulk', 'build_hnsw', 'lock_key', 'lock_is_held', 'try_lock']
 
 # %% ../nbs/23_store.ipynb #e5cce584
 import hashlib
@@ -19,9 +19,8 @@ import struct
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -260,8 +259,7 @@ def add_vectors(conn: psycopg.Connection, vectors: Mapping[bytes, array]) -> dic
     return known_vectors(conn, vectors)
 
 # %% ../nbs/23_store.ipynb #9b2e08d7
-@dataclass(frozen=True)
-class Record:
+class Record(NamedTuple):
     "A document as it is stored."
 
     repo: str  # name of its repo, '' for a single unnamed one
@@ -340,18 +338,20 @@ def write_documents(
     vectors: Mapping[bytes, array],  # of their sections, by text sha; those stored already may be left out
     text_config: str,  # full-text configuration, such as 'english'
     refused: frozenset[bytes] = frozenset(),  # texts that have no vector: their sections are found by words alone
+    known: Mapping[bytes, int] | None = None,  # ids of those stored already, where that was asked before
 ) -> None:
     "Replace documents, their sections and their vectors in one transaction."
-    shas = {text_sha(c.embed_text) for r in records for c in r.chunks} - refused
+    texts = [[text_sha(c.embed_text) for c in r.chunks] for r in records]
+    shas = {sha for page in texts for sha in page} - refused
     with conn.transaction():
-        stored = known_vectors(conn, shas)
+        stored = dict(known) if known is not None else known_vectors(conn, shas)
         stored |= add_vectors(conn, {sha: vectors[sha] for sha in shas - stored.keys()})
         remove_documents(conn, [r.path for r in records])
         ids = dict(conn.execute(INSERT_DOCUMENTS, (Json([document_row(r) for r in records]),)).fetchall())
         rows = [
-            chunk_row(r, ids[r.path], n, c, stored.get(text_sha(c.embed_text)))
-            for r in records
-            for n, c in enumerate(r.chunks)
+            chunk_row(r, ids[r.path], n, c, stored.get(sha))
+            for r, page in zip(records, texts, strict=True)
+            for n, (c, sha) in enumerate(zip(r.chunks, page, strict=True))
         ]
         conn.execute(INSERT_CHUNKS, {'rows': Json(rows), 'config': text_config})
 
@@ -373,14 +373,20 @@ def sweep_vectors(conn: psycopg.Connection, everything: bool = False) -> int:
     return swept
 
 # %% ../nbs/23_store.ipynb #c40d7e55
+ONE_BUILDER = 'lock table chunks in share row exclusive mode'  # who builds beside a run may outlive it; readers go on
+
+
 def build_text_indexes(
     conn: psycopg.Connection,
     trigrams: bool,  # whether the server has pg_trgm
 ) -> bool:
     "Build the indexes over words and trigrams where they are missing; whether any was."
     wanted = {'chunks_tsv': WORDS} | ({'chunks_trgm': TRIGRAMS} if trigrams else {})
-    missing = [statement for name, statement in wanted.items() if not exists(conn, name)]
+    if all(exists(conn, name) for name in wanted):
+        return False
     with conn.transaction():
+        conn.execute(ONE_BUILDER)
+        missing = [statement for name, statement in wanted.items() if not exists(conn, name)]
         if missing:
             conn.execute("set local maintenance_work_mem = '256MB'")
         for statement in missing:
@@ -388,8 +394,7 @@ def build_text_indexes(
     return bool(missing)
 
 # %% ../nbs/23_store.ipynb #18a1018c
-@dataclass(frozen=True)
-class Known:
+class Known(NamedTuple):
     "What the index holds of a document."
 
     blob_sha: str

@@ -10,10 +10,10 @@ __all__ = ['MOST', 'PART', 'SAFE', 'wire_host', 'basic', 'Proxy', 'proxy_for', '
 import os
 from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from selectors import EVENT_READ, DefaultSelector
 from socket import SHUT_RDWR, socket
+from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 from .errors import ConfigError
@@ -30,8 +30,7 @@ def basic(user: str, password: str) -> str:
     return 'Basic ' + b64encode(f'{user}:{password}'.encode()).decode('ascii')
 
 # %% ../nbs/17a_transport.ipynb #dc22bd7a
-@dataclass(frozen=True)
-class Proxy:
+class Proxy(NamedTuple):
     "Where a proxy listens, and who we are there."
 
     host: str
@@ -77,8 +76,7 @@ class TooMuch(ValueError):
     "A reply beyond all measure. Asking again would not help."
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(NamedTuple):
     "What came back."
 
     status: int

@@ -234,6 +234,31 @@ def test_of_many_sections_that_hold_a_text_the_shortest_are_weighed_by_how_often
     assert literal_leg(conn, 'e', Filters(), 1_000) == whole  # who asks for more gets more
 
 
+MANY = """
+insert into chunks (document_id, ordinal, repo, type, heading_path, heading, names, body, first_line, last_line, hosts, stale,
+                    vector_id, tsv)
+select (select min(id) from documents), 1000 + n, '', case when n % 3 = 0 then 'odd' else 'page' end, array['H'], 'H', '',
+       'w' || n % 97 || repeat(' xyz' || n % 7, n * 7919 % 60), 1, 2, '{}', false, (select min(id) from vectors), ''
+from generate_series(1, 3000) n; analyze chunks
+"""
+
+
+@pytest.mark.parametrize('filters', (Filters(), Filters(types=('odd',))))
+def test_a_sample_decides_what_a_common_text_costs_and_not_what_is_found(conn, monkeypatch, filters):
+    for statement in MANY.split(';'):
+        conn.execute(statement)
+    texts = ('xyz', 'xyz3', 'w5', 'w96', 'z', 'no such')
+    monkeypatch.setattr(legs_module, 'MAY_BE_COMMON', 0)
+    monkeypatch.setattr(legs_module, 'WEIGHED', 20)
+    right = {text: literal_leg(conn, text, filters, 20) for text in texts}
+    monkeypatch.setattr(legs_module, 'MAY_BE_COMMON', 8)
+    assert {text: literal_leg(conn, text, filters, 20) for text in texts} == right
+    brief = f'with {legs_module.FOUND_COMMON.strip().removesuffix(",")} select count(*) from brief'
+    known = {'pattern': '%xyz%', 'weighed': 20} | filters.params()
+    (read,) = conn.execute(brief.format(where=filters.where()), known).fetchone()
+    assert 20 <= read < 300  # of thousands; the sample did save reading
+
+
 def test_an_index_that_was_built_anew_in_between_is_noticed(conn, config):
     question = prepare_question(conn, 'database', 10, False, config).embedded(config, WordEmbedder())
     conn.execute("update meta set value = '\"test:another:64\"' where key = 'embed_model_id'")
@@ -321,7 +346,7 @@ def test_the_postings_follow_every_edit(database, tmp_path):
         assert conn.execute('select count(*) from lexical_chunks').fetchone() == (1,)
 
 
-BIG = 50_000
+BIG = 20_000
 DIM = 16
 FILL = """
 insert into documents (repo, path, type, title, date, blob_sha, fingerprint, text, redactions, warnings)
@@ -336,7 +361,7 @@ select d.id, 0, '', d.type, array['H'], 'H', '', 'w' || d.id %% 97 || 'x w' || d
        array['h' || d.id %% 50], false, d.id, to_tsvector('simple', '') from documents d
 """
 FAR = """
-update chunks set repo = 'far' where vector_id in (select id from vectors order by embedding <=> %(q)s::vector desc limit 12000)
+update chunks set repo = 'far' where vector_id in (select id from vectors order by embedding <=> %(q)s::vector desc limit 4800)
 """
 GRAPH = (
     f'create index vectors_hnsw on vectors using hnsw ((embedding::halfvec({DIM})) halfvec_cosine_ops) '
@@ -345,7 +370,7 @@ GRAPH = (
 
 
 @pytest.mark.slow
-def test_a_filter_of_one_percent_among_50_000_starves_no_leg(database):
+def test_a_filter_of_one_percent_among_20_000_starves_no_leg(database):
     if database.url:
         pytest.skip('half a minute, and no different there: the embedded server shows it')
     with connect(database, autocommit=True) as conn:

@@ -306,7 +306,12 @@ def test_data_of_another_major_version_is_moved_aside_and_the_person_is_told(ser
     assert up(server)
     out, err = capfd.readouterr()
     assert out == '' and 'made by Postgres 14' in err and 'merlin ingest' in err
-    assert (server.places.pg / 'data-14' / 'PG_VERSION').exists()
+    aside = server.places.pg / 'data-14'
+    assert (aside / 'PG_VERSION').exists()
+    with connect_through(server) as conn:
+        assert f'{aside} holds the index of another Postgres' in prepare(conn).notes[-1]
+        shutil.rmtree(aside)
+        assert not any('another Postgres' in note for note in prepare(conn).notes)
 
 
 def test_the_server_lingers_and_then_stops(server):
@@ -342,7 +347,7 @@ def test_clients_that_come_while_the_server_is_being_stopped_always_get_in(serve
     source = script(
         'import random, dataclasses',
         'server = dataclasses.replace(server, linger=0.2)',
-        'for n in range(25):',
+        'for n in range(15):',
         '    with server.running():',
         "        assert keeper.ask(server.places.socket, 'select 1') == [['1']]",
         '    time.sleep(random.random() / 2)',

@@ -271,6 +271,10 @@ case $1 in ingest) [ "${SLOW:-}" ] && exec sleep 30; exit 3 ;; esac
 """
 
 
+# a shell cannot trap what was ignored when it began, and a test run in the background inherits that
+HEARING = 'import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])'
+
+
 def loop(tmp_path: Path, *argv: str, **env: str) -> tuple[subprocess.Popen, Path]:
     "The loop of the container with a merlin that writes down what it was asked."
     fake, log = tmp_path / 'bin' / 'merlin', tmp_path / 'log'
@@ -279,7 +283,8 @@ def loop(tmp_path: Path, *argv: str, **env: str) -> tuple[subprocess.Popen, Path
     fake.chmod(0o755)
     log.touch()
     given = {'PATH': f'{fake.parent}:{os.environ["PATH"]}', 'LOG': str(log), **env}
-    return subprocess.Popen([DEPLOY / 'merlin-loop', *argv], env=given, start_new_session=True), log
+    command = [sys.executable, '-c', HEARING, DEPLOY / 'merlin-loop', *argv]
+    return subprocess.Popen(command, env=given, start_new_session=True), log
 
 
 def wait_for(condition) -> None:

@@ -135,6 +135,17 @@ def test_windows_lose_no_token_and_none_is_too_long(text, times):
     assert len(joined) == windows().count(whole)
 
 
+def test_a_question_of_nothing_but_marks_costs_no_more_than_three_windows_and_one_of_words_is_read_whole(
+    model, monkeypatch
+):
+    runs, real = [], model._run
+    monkeypatch.setattr(model, '_run', lambda windows: runs.append(len(windows)) or real(windows))
+    model.embed_query('?!.,;:()' * 250)  # each mark is a token of its own: nine windows
+    words = ('why does the replica lag behind after a restart of the primary ' * 40)[:2000]
+    assert list(model.embed_query(words)) == list(model.embed_documents([words])[0])
+    assert runs[0] == 3 and model.count_tokens('?!.,;:()' * 250) == 2000
+
+
 def test_the_end_of_a_long_section_can_be_found(model):
     start = 'Bread needs flour, water, salt and a warm place to rise for some hours. ' * 30
     end = 'Rotate the tape of the backup robot every Monday.'

@@ -163,7 +163,7 @@ def test_a_secret_added_to_the_hash_file_cleans_old_text_and_embeds_only_what_ch
     file = tmp_path / 'hashes'
     file.write_text(f'salt {salt}\n{hashlib.sha256((salt + secret).encode()).hexdigest()}\tipmi\n')
     file.chmod(0o600)
-    guarded = replace(on(config, repo), redact=replace(config.redact, secret_hashes=str(file)))
+    guarded = replace(on(config, repo), redact=config.redact._replace(secret_hashes=str(file)))
     embed.calls.clear()
     report = ingest(guarded, embed=embed)
     assert report.redactions == {'ipmi': 1}
@@ -176,7 +176,7 @@ def test_hashes_that_are_not_named_any_more_refuse_until_told(config, tmp_path):
     file = tmp_path / 'hashes'
     file.write_text(hash_file([('door', 'Herbst' + '-' + '2031')], '00112233445566778899aabbccddeeff'))
     file.chmod(0o600)
-    guarded = replace(config, redact=replace(config.redact, secret_hashes=str(file)))
+    guarded = replace(config, redact=config.redact._replace(secret_hashes=str(file)))
     ingest(guarded, embed=WordEmbedder())
     with pytest.raises(RefusedError, match='none is named now.*--without-hashes'):
         ingest(config, embed=WordEmbedder())
@@ -187,7 +187,7 @@ def test_hashes_that_are_not_named_any_more_refuse_until_told(config, tmp_path):
 
 def test_a_broken_hash_file_refuses_and_is_recorded(config, tmp_path):
     ingest(config, embed=WordEmbedder())
-    guarded = replace(config, redact=replace(config.redact, secret_hashes=str(tmp_path / 'missing')))
+    guarded = replace(config, redact=config.redact._replace(secret_hashes=str(tmp_path / 'missing')))
     with pytest.raises(RefusedError) as refused:
         ingest(guarded, embed=WordEmbedder())
     assert refused.value.exit_code == 3
@@ -347,7 +347,7 @@ class Leaving(WordEmbedder):
 def test_a_run_by_other_rules_that_failed_half_way_leaves_nothing_to_trust(config):
     ingest(config, embed=WordEmbedder())
     clean = query(config, ROWS)
-    layout, chunk = replace(config.layout, host_types=()), replace(config.chunk, max_tokens=60)
+    layout, chunk = replace(config.layout, host_types=()), config.chunk._replace(max_tokens=60)
     with pytest.raises(FailedError, match='went away'):
         ingest(replace(config, layout=layout, chunk=chunk), embed=Leaving())
     assert query(config, ROWS) != clean
@@ -364,7 +364,7 @@ def test_while_weaker_rules_are_half_way_in_the_key_does_not_come_out(config, re
     ingest(config, embed=WordEmbedder())
     leaving = Leaving()
     weaker = replace(
-        config, redact=replace(config.redact, disable=('private_key',)), chunk=replace(config.chunk, max_tokens=60)
+        config, redact=config.redact._replace(disable=('private_key',)), chunk=config.chunk._replace(max_tokens=60)
     )
     with pytest.raises(FailedError, match='went away'):
         ingest(weaker, embed=leaving)

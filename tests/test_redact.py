@@ -219,6 +219,10 @@ HOSTILE = [
     '\\n',
     '= ',
     'AKIA',
+    'mysql ',
+    'htpasswd -b a ',
+    'abc://d:e f',
+    'WIFI:P:;',
 ]
 
 
@@ -263,6 +267,11 @@ HOSTILE_TO_HASHES = [
     'a.b/',
     '((a)). ',
     'x ',
+    '"=',
+    'pw= (',
+    ': a|',
+    '-p/',
+    '\x1b[1m',
 ]
 
 
@@ -335,6 +344,30 @@ def test_a_malformed_hash_file_is_refused_by_line_and_never_quoted(tmp_path, con
         Redactor(secret_hashes=path)
     assert f'hashes:{line}' in str(refused.value)
     assert 'ipmi' not in str(refused.value) and GOOD.split('\n')[1][:12] not in str(refused.value)
+
+
+def test_a_file_of_the_maker_that_was_cut_off_or_changed_is_refused_and_another_is_taken_with_a_note(tmp_path):
+    source, path = tmp_path / 'in', tmp_path / 'hashes'
+    source.write_text('ipmi=Herbst-2031\ndoor=Winter-2032\n')
+    assert secrets_main(['hash', str(source), '--out', str(path)]) == 0
+    assert Redactor(secret_hashes=path).notes == []
+    lines = path.read_text().splitlines(keepends=True)
+    assert len(lines) > 8
+    more = f'{"ab" * 32}\tipmi\n'
+    broken = [lines[:n] for n in range(len(lines))] + [lines[:n] + lines[n + 1 :] for n in range(2, len(lines))]
+    for content in (
+        *broken,
+        [*lines, more],
+        [*lines[:2], lines[3], lines[2], *lines[4:]],
+        [*lines[:-1], lines[-1][:-1]],
+    ):
+        path.write_text(''.join(content))
+        with pytest.raises(RefusedError, match='hashes:[12]'):
+            Redactor(secret_hashes=path)
+    path.write_text(lines[0] + ''.join(lines[2:]))  # as somebody's own script would make it
+    assert 'cut off' in Redactor(secret_hashes=path).notes[0]
+    path.write_text(GOOD)
+    assert Redactor(secret_hashes=path).redact('it is Herbst-2031').counts == {'ipmi': 1}
 
 
 def test_a_hash_file_that_others_can_read_or_that_is_a_link_is_refused(tmp_path):

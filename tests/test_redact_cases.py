@@ -15,20 +15,28 @@ from hypothesis import strategies as st
 
 from merlin.hashes import (
     CJK,
+    CLOSE,
+    EMOJI,
     ESCAPES,
     GLUE,
     JOIN,
     MARKS,
     ODD,
+    OPEN,
     QUERY,
     SEPARATORS,
+    SLOTS,
+    SLOTTED,
+    SOFT,
     STRIP,
     HashFile,
     LiveSecrets,
     candidates,
+    line_slots,
     phrases,
     places,
     secret_hash,
+    telling,
 )
 from merlin.redact import Redactor
 from merlin.shapes import SHAPES, example
@@ -182,6 +190,23 @@ postgresql+asyncpg://u:<t>@[::1]:5432/x
 （https://u:<t>@h.example）
 db.lan:5432:app:ops:<t>
 密码：<t>。
+mysql -uroot -p<t> shop
+run `mysqldump -p<t> shop`
+7z a -p<t> x.7z
+redis-cli -h cache.lan -a <t> ping
+ldapsearch -x -D cn=ops -w <t>
+zip -P <t> x.zip
+ipmitool -H bmc -U ops -P <t> power status
+docker login -u ops -p <t> registry.example
+mongosh -u ops -p <t> db.lan
+htpasswd -bB users ops <t>
+wpa_passphrase guests <t>
+smbclient //nas/x -U ops%<t>
+requirepass <t>
+bindpw <t>
+WIFI:T:WPA;S:guests;P:<t>;;
+contraseña: <t>
+mot de passe : <t>
 """.strip().splitlines()
 
 
@@ -192,6 +217,38 @@ def test_a_secret_known_by_its_place_is_found(line):
         token, basic = drawn(rng, size), user_and(rng)
         done = REDACTOR.redact(line.replace('<t>', token).replace('<b>', basic)).text
         assert token not in done and basic not in done
+
+
+ODD_PASSWORDS = '{}&{} &{} {}/{} /{} {}~{} {}"{} {}\'{} {}<{}> {}|{} {}`{} {}\\{} [{}] (({} {}@{} {}:{} {}#{}'.split()
+ODD_URLS = (
+    'postgres://ann:{}@db.lan/x', 'redis://:{}@cache.lan:6379/0', 'url: "amqp://u:{}@mq.lan"', '`https://ann:{}@git.lan/x.git`',
+    '[x](https://u:{}@h.example)', 'jdbc:mysql://u:{}@db.lan/x', '<ftp://u:{}@10.0.0.8/>',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize('odd', [*ODD_PASSWORDS, '{} {}', '{} and {}'])
+def test_a_password_in_a_link_is_found_whatever_marks_and_blanks_it_holds(odd):
+    rng = random.Random(odd)
+    for url in ODD_URLS:
+        parts = [drawn(rng, 9) for _ in range(odd.count('{}'))]
+        done = REDACTOR.redact(f'see {url.format(odd.format(*parts))} there')
+        assert (
+            not any(part in done.text for part in parts)
+            and done.text.startswith('see ')
+            and done.text.endswith(' there')
+        )
+
+
+@pytest.mark.parametrize(
+    'line',
+    [
+        'http://alpha.lan:8080 and mail ops@alpha.lan', 'see https://alpha.lan:8443/x/ab12cd34ef@v2', 'oci://registry.lan:5000/app@sha256',
+        'https://a.example/x: write to ann@a.example', 'mysql -p shop2031', 'docker run -p 8080:80 web@v2', 'mysql -u root -p -h db-7x.lan',
+        'ssh://git:22/ops/x9y8z7w6@main', 'cp -p x9y8z7w6 y', 'image: https://h.lan:443/a b@c', 'zip -r x.zip P2031-report',
+    ],
+)  # fmt: skip
+def test_a_link_or_command_without_a_password_stays(line):
+    assert REDACTOR.redact(line).text == line
 
 
 DRESSES = {
@@ -356,11 +413,31 @@ def encoded_runs(text):
     return found
 
 
+def slotted(text, openers, most):
+    "What stands between each opener, as far as `openers` says where, and each of the next marks that close."
+    found, closers = set(), set(re.findall(f'[{CLOSE}]', ''.join(map(chr, range(0x10000)))))
+    for start in openers:
+        at = end = start
+        for _ in range(most):
+            end = at
+            while end < min(len(text), at + SLOTTED) and text[end] not in closers:
+                end += 1
+            found.add(text[start:end])
+            if end == len(text) or text[end] not in closers:
+                break
+            at = end + 1
+    soft = {slot for slot in found if slot.strip(SOFT) != slot}
+    return found.union(
+        *({slot[:-1] if slot[-1] in SOFT else slot, slot.rstrip(SOFT), slot.strip(SOFT)} for slot in soft)
+    )
+
+
 def tried(text):
     "Every candidate of a short text: what the notebook says, one thing after the other, with nothing left out for speed; but for marks alone."
     found = set()
     for chunk in text.split():
-        views = [chunk, *(re.split('|'.join(ESCAPES[1:]), chunk) if '\\' in chunk else ())]
+        views = [chunk, *re.split(f'[{CJK}{EMOJI}]+', chunk)]
+        views += [part for view in views if '\\' in view for part in re.split('|'.join(ESCAPES[1:]), view)]
         views += [part for view in views if '%' in view for part in re.split(ESCAPES[0], view)]
         for view in views:
             fields = cut_at(view, SEPARATING | set('/@&?#'))
@@ -372,6 +449,11 @@ def tried(text):
             for part in [*parts, *(p for p in pairs if QUERY & set(p))] if len(parts) > 3 else [view]:
                 found |= joined(part)
             found |= encoded_runs(view) if '%' in view or '\\' in view else set()
+            openers = [n for n in range(len(view)) if n == 0 or re.match(f'[{OPEN}]', view[n - 1])]
+            openers += [2] if re.match('-[A-Za-z].', view) else []
+            found |= slotted(
+                view, openers + [n + 2 for n in range(len(view) - 2) if view[n : n + 2] in (':-', '=-')], SLOTS
+            )
     lines = [*text.split('\n'), *GLUE.compiled.sub('\n', text).split('\n')]
     for line in lines:
         words = [m.span() for m in re.finditer(r'\S+', line)]
@@ -380,6 +462,7 @@ def tried(text):
                 found |= ends_stripped(line[start:end])
     alone = [run.strip() for run in cut_at(text, SEPARATING | {'\r'})]
     found.update(*(ends_stripped(run) for run in alone if 0 < run.count(' ') < JOIN))
+    found.update(line_slots(text))
     return {value for value in found if value.strip(MARKS)}
 
 
@@ -393,7 +476,7 @@ TEXT = st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=2)), max_siz
 @settings(derandomize=True, deadline=None, max_examples=400)
 @given(TEXT)
 def test_the_fast_way_tries_what_the_slow_way_tries(text):
-    fast = candidates(text.split()) | phrases(text)
+    fast = candidates(text.split()) | phrases(text, telling(text)) | set(line_slots(text))
     assert {value for value in fast if value.strip(MARKS)} == tried(text)
 
 

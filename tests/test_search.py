@@ -167,6 +167,8 @@ def test_a_graph_of_full_precision_is_no_graph_and_the_next_build_replaces_it(co
 
 @pytest.mark.slow
 def test_the_local_model_answers_the_fixture_record(database, tmp_path):
+    if database.url:
+        pytest.skip('the model is no different there: the embedded server shows it')
     record = fixture_record(tmp_path / 'fixture')
     config = replace(load_config({}), repos=(RepoConfig('', record),), database=database)
     report = ingest(config)

@@ -491,7 +491,7 @@ def test_fifty_settings_cost_at_most_two_passes_with_leg_weights_among_them_too(
         grids = {'standard': grid(config)[:50], 'legs': grid(config, **LEGS)[:50]}
         with session(config.database) as conn:
             sweep(fetch_cases(conn, cases, config), config, grids['legs'][:2], TODAY)  # loads the model and pandas
-            for _ in range(3):
+            for _ in range(2):
                 begun = perf_counter()
                 fetched = fetch_cases(conn, cases, config)
                 summary(judge(fetched, config, TODAY))

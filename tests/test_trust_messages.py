@@ -195,7 +195,7 @@ def test_what_an_embedder_says_of_a_text_reaches_no_table_with_a_secret_in_it(in
 
     hashes = tmp_path / 'hashes'
     write_private(hashes, hash_file([('door', live)], '00112233445566778899aabbccddeeff'))
-    config = replace(index, redact=replace(index.redact, secret_hashes=str(hashes)))
+    config = replace(index, redact=index.redact._replace(secret_hashes=str(hashes)))
     repo = record(tmp_path / 'record', {'a.md': f'# A\n\nthe words {live} and {token}\n'})
     config = replace(
         config,

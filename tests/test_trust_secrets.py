@@ -564,6 +564,12 @@ FORMS: dict[str, Callable[[str], str]] = {
     'base64': lambda v: base64.b64encode(v.encode()).decode(),
     'base64 without padding': lambda v: base64.b64encode(v.encode()).decode().rstrip('='),
     'decomposed letters': lambda v: unicodedata.normalize('NFD', v),
+    'percent-encoded twice': lambda v: quote(quote(v, safe=''), safe=''),
+    'as JavaScript encodes it': lambda v: quote(v, safe="!'()*~"),
+    'in a cell of markdown': lambda v: v.replace('|', '\\|'),
+    'escaped for markdown': lambda v: re.sub(r'([\\`*_{}\[\]<>()#+.!|~-])', r'\\\1', v),
+    'escaped for a shell': lambda v: re.sub(r'([ "\'\\$`&;()<>|*?!#~\[\]{}^])', r'\\\1', v),
+    'with its quotes doubled': lambda v: v.replace('"', '""'),
 }
 
 
@@ -616,6 +622,57 @@ def knowing(*values: str) -> Redactor:
     redactor, salt = Redactor(disable=FAMILIES), '0f' * 16
     redactor._live = LiveSecrets(HashFile(salt, {secret_hash(salt, value): 'dull-name' for value in values}))
     return redactor
+
+
+# A password of any marks where it meets other marks; {} is the password. Both lists are the findings of an attack.
+ODD = (
+    'Drache-99!', '&lead&x9', 'a=b&c/d', '$ecret#7', '#hash-lead1', '?q=weiss', '/slash/lead9', 'tail/', 'tail&', 'tail=',
+    '~tilde~9', "it's-me9", 'back\\slash9', '100%sure', '50%25', 'a+b+c9', '{curly}9', '[brack]9', '<ang>9', '(par)9', 'a|b|c9',
+    '`tick`9', 'x,y,z9', '...lead9', '__und__9', '*st*ar9', '@at@9', 'a@b@c@d9', '9-8-7-6-5-4-3-2-1', 'a.b.c.d.e.f.g.h.i9',
+    '===9===', ':colon:9', ';semi;9', 'a:b:c:d:e:f:g9', 'ab/cd/ef/gh9', '&&&&9999', '"quoted9"', '(all)', '-dash-9',
+)  # fmt: skip
+ODD_PLACES = (
+    'postgres://ann:{}@db.example/x', 'redis://:{}@h:6379/0', 'ann:{}@host', 'ann:{}', '//{}@h', 'smb://d;ann:{}@h', '//h/s -U ann%{}',
+    '/hooks/{}/x', '/hooks/{}', 'ann/{}', 'ann//{}', '{}/a', '/x/{}?a=1', 'https://a.example/x?k={}&b=2', '/x?k={}#top', 'k={};',
+    'k: {}', '"k": "{}",', "k='{}'", 'sshpass -p{} ssh', "-p'{}'", '--password={}', '`mysql -uroot -p{} db`', 'curl -u "ann:{}" x',
+    '|{}|', '**{}**', '({})', '[x](http://a:{}@h)', '<http://a:{}@h/>', '<td>{}</td>', '&quot;{}&quot;', '\\"{}\\"', 'Server=x;Pwd={};Db=y',
+    'host:5432:db:ann:{}', 'WIFI:T:WPA;S:net;P:{};;', 'otpauth://x?secret={}&i=1', 's/x/{}/', '${X:-{}}', "k=>'{}'",
+    '\x1b[31m{}\x1b[0m', 'x@{}@y', '\u200b{}\u200b', 'see {}.', '{},', '「{}」', '<!-- {} -->', 'echo {}|x',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize('value', ODD)
+def test_a_live_secret_of_any_marks_is_found_in_any_place(value):
+    redactor = knowing(value)
+    missed = [place for place in ODD_PLACES if value in redactor.redact(place.replace('{}', value)).text]
+    assert missed == []
+
+
+SPACED = (
+    'pa ss:wo@rd',
+    'my dog; ate',
+    "it's me 9",
+    'say "hi" 9',
+    '100% sure',
+    'a/b & c',
+    'Grüße an 7',
+    'one two three four five',
+)
+SPACED_PLACES = (
+    'postgres://ann:{}@db.example/x', 'redis://:{}@h:6379/0', '[x](http://a:{}@h)', '//ann:{}@h', 'password: {}', 'pw = {}', 'pw="{}"',
+    "--password '{}' x", '| token | {} |', '`pass {}`', '{"password": "{}"}', '\\"pw\\": \\"{}\\"', "identified by '{}' -- pw", 'Pwd={};',
+    '- login: {}', '- [ ] pw: {}', 'pw: {}.', '<td>pw</td><td>{}</td>', 'pw „{}“', 'a pw\\n{}\\nb', 'pw \x1b[1m{}\x1b[0m', 'pw="{}"@x',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize('value', SPACED)
+def test_a_pass_phrase_of_any_marks_is_found_on_a_line_that_speaks_of_it_also_of_a_long_page(value):
+    redactor, page = knowing(value), 'Nothing of that kind stands here, and nobody would look for it.\n' * 20
+    texts = [place.replace('{}', value) for place in SPACED_PLACES]
+    missed = [
+        text for text in texts if value in redactor.redact(text).text + redactor.redact(page + text + '\n' + page).text
+    ]
+    assert missed == []
 
 
 def test_what_was_seen_before_hides_nothing():

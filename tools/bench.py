@@ -3,7 +3,7 @@
     bin/bench                        # every row at every size; two hours, half of them to prepare: see --keep
     bin/bench noop redaction         # these rows
     bin/bench peers                  # what people use instead, where pip can install it; told, not judged
-    bin/bench --quick                # every judged row once, at a tiny size: whether it works; three minutes
+    bin/bench --quick                # every judged row once, at a tiny size: whether it works; two minutes
     bin/bench noop --sizes 1000      # other sizes than the row's own
     bin/bench --up-to 10000          # without the large ones
     bin/bench --keep FOLDER          # records and indexes stay there for the next run; or MERLIN_BENCH_CACHE
@@ -40,9 +40,10 @@ from merlin.errors import MerlinError, nearest
 COLUMNS = ('row', 'size', 'merlin', 'floor', 'ratio', 'quartiles', 'cpu', 'goal', '', 'counters')
 HEAD = f'| {" | ".join(COLUMNS)} |\n' + '|---' * len(COLUMNS) + '|\n'
 INTRO = f"""Times are medians; a ratio is merlin by its floor, the median of the rounds, who goes first taking turns. cpu is the
-same ratio of processor time, database server included. From {LEAN_FROM:,} files on the pages of a record are cut at {LEAN}
-bytes, about three sections each; below it pages have about 13. Vectors are made up (16 dimensions where the embedder is a
-server on loopback, 384 where sections are asked), except in rows that say `local model`."""
+same ratio of processor time, database server included. From {LEAN_FROM:,} files on, and where the row says `local model`,
+the pages of a record are cut at {LEAN} bytes and have one or two sections each; elsewhere they have about 13. Vectors are
+made up (16 dimensions where the embedder is a server on loopback, 384 where sections are asked), except where it says
+`local model`."""
 TROUBLE = (SystemExit, MerlinError, psycopg.Error, OSError, subprocess.SubprocessError)
 VERDICTS = {True: 'held', False: '**missed**', None: ''}
 

@@ -36,7 +36,7 @@ from merlin.testing import fixture_record, run_git
 ROOT = Path(__file__).resolve().parents[1]
 CHILD = str(ROOT / 'tools/bench_child.py')
 SEED = 7
-LEAN_FROM, LEAN = 20_000, 900  # files from which on pages are cut, and at how many bytes: about three sections each
+LEAN_FROM, LEAN = 20_000, 700  # files from which on pages are cut, and at how many bytes: one or two sections each
 FOREIGN = ('DATABASE_URL', 'SECRET_HASHES', 'PYTHONDONTWRITEBYTECODE')  # the last would compile merlin at every start
 
 
@@ -104,8 +104,10 @@ class Lab:
     def record(self, files: int, lean: bool = False) -> Path:
         "A record of so many files; nobody writes to it."
         most = LEAN if lean or files >= LEAN_FROM else LARGEST
-        path = self.folder / f'record-{files}-most-{most}-seed-{SEED}-{self.generator}'
+        name = f'record-{files}-most-{most}-seed-{SEED}'
+        path = self.folder / f'{name}-{self.generator}'
         if not path.exists():
+            self.sweep(f'{name}-*', path)
             self.make_whole(path, lambda fresh: make_record(fresh, files, seed=SEED, most=most))
         return path
 
@@ -162,16 +164,31 @@ class Lab:
 
     def ingested(self, record: Path, name: str, more: Mapping[str, str]) -> Index:
         "An index of a copy of a record."
-        return self.opened(self.copy(record, f'own-{name}-{self.generator}'), name, more)
+        return self.opened(self.copy(record, f'own-{name}-{record.name.partition("-most-")[2]}'), name, more)
 
     def opened(self, repo: Path, name: str, more: Mapping[str, str]) -> Index:
-        "An index brought up to date; how much memory a whole ingest took stays beside it, for later runs."
-        env = self.env(repo, f'bench_{name}', **more)
+        "An index brought up to date; how much memory a whole ingest took stays beside it, and says that one was finished."
+        env, note = self.env(repo, f'bench_{name}', **more), self.folder / f'{repo.name}.peak'
+        if not note.exists():  # stopped half-way, or an index of the record as an older generator made it
+            self.clear(name, env)
         found = python(CHILD, 'ingest', '--json', env=env)[0].splitlines()
-        note, documents = self.folder / f'{name}.peak', json.loads(found[-2])['documents']
+        documents = json.loads(found[-2])['documents']
         if not note.exists() or documents['unchanged'] < documents['new'] + documents['changed']:
             note.write_text(str(json.loads(found[-1])['peak_MiB']))
         return self.connected(repo, env, float(note.read_text()))
+
+    def clear(self, name: str, env: Mapping[str, str]) -> None:
+        "Drop what there is of an index, and the copies of its record that older generators made."
+        config = load_config(env)
+        with connect(config.database) as conn:
+            self.drop(conn, config.database.schema)
+        self.sweep(f'own-{name}-*', Path(env['REPO_DIR']))
+
+    def sweep(self, pattern: str, but: Path) -> None:
+        "Remove what older generators left of a thing."
+        for old in self.folder.glob(pattern):
+            if old != but:
+                shutil.rmtree(old) if old.is_dir() else old.unlink()
 
     def connected(self, repo: Path, env: Mapping[str, str], peak: float = 0.0) -> Index:
         "With a connection that is held."

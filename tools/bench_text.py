@@ -51,6 +51,7 @@ class Redaction:
         self.path = lab.folder / f'hashes-{self.salt}'
         self.path.write_text(hash_file([(f'secret-{n}', secrets.token_urlsafe(18)) for n in range(LIVE)], self.salt))
         self.path.chmod(0o600)
+        lab.stack.callback(self.path.unlink)  # a folder that is kept would fill up
         self.ready()
 
     def ready(self) -> None:

@@ -223,8 +223,8 @@ def hashes_damaged(point: Point) -> None:
             point.notes.append('open to all')
         done = point.lab.ingest()
         point.ended(done, (0, 3), 'the run before the repair')
-        point.check(done.code == 3 or harm in (cut, flip), 'a damaged file of hashes was taken')
-    if harm not in (cut, flip):  # a line that was lost, or another hash, is not to be told from a shorter file
+        point.check(done.code == 3 or harm is flip, 'a damaged file of hashes was taken')
+    if harm is not flip:  # a seal that is not read as one is one more hash
         point.honest()
     point.mended()
 

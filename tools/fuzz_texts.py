@@ -29,7 +29,7 @@ from merlin.blocks import split_lines
 from merlin.chunk import chunk_markdown, quarters
 from merlin.document import as_date, commit_day, decode, file_date, front_date, front_matter, parse_document
 from merlin.filters import parse_date
-from merlin.hashes import HashFile, LiveSecrets, candidates, phrases, places
+from merlin.hashes import HashFile, LiveSecrets, candidates, line_slots, phrases, places, telling
 from merlin.history import names_day, record_day
 from merlin.hosts import HostIndex, HostRecord, address, host_record
 from merlin.layout import read_layout
@@ -231,7 +231,7 @@ def hashes_hold(texts: list[str], picks: list[int]) -> None:
     from test_redact_cases import MARKS, salted, tried
 
     for text in texts:
-        fast = candidates(text.split()) | phrases(text)
+        fast = candidates(text.split()) | phrases(text, telling(text)) | set(line_slots(text))
         assert {value for value in fast if value.strip(MARKS)} == tried(text)
     from unicodedata import normalize
 
