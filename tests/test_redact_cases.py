@@ -413,17 +413,20 @@ def encoded_runs(text):
     return found
 
 
+CLOSERS = frozenset(re.findall(f'[{CLOSE}]', ''.join(map(chr, range(0x10000)))))
+
+
 def slotted(text, openers, most):
     "What stands between each opener, as far as `openers` says where, and each of the next marks that close."
-    found, closers = set(), set(re.findall(f'[{CLOSE}]', ''.join(map(chr, range(0x10000)))))
+    found = set()
     for start in openers:
         at = end = start
         for _ in range(most):
             end = at
-            while end < min(len(text), at + SLOTTED) and text[end] not in closers:
+            while end < min(len(text), at + SLOTTED) and text[end] not in CLOSERS:
                 end += 1
             found.add(text[start:end])
-            if end == len(text) or text[end] not in closers:
+            if end == len(text) or text[end] not in CLOSERS:
                 break
             at = end + 1
     soft = {slot for slot in found if slot.strip(SOFT) != slot}
