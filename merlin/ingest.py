@@ -159,7 +159,7 @@ class Run:
             hashed = bool(self.config.redact.secret_hashes)
             at_work = {'running': self.began, 'unfinished': True, 'mixed': self.mixed}
             write_meta(self.conn, {'canary': list(probe), 'record': record, 'hashed': hashed, **at_work})
-        self.report.notes += [*server.notes, *let_readers_in(self.conn, self.config)]
+        self.report.notes += [*server.notes, *self.redactor.notes, *let_readers_in(self.conn, self.config)]
         if self.damaged:
             self.report.notes.append(f'the index was damaged ({", ".join(self.damaged)} missing): rebuilt')
         elif self.outdated and not self.anew:

@@ -167,6 +167,7 @@ def test_a_secret_added_to_the_hash_file_cleans_old_text_and_embeds_only_what_ch
     embed.calls.clear()
     report = ingest(guarded, embed=embed)
     assert report.redactions == {'ipmi': 1}
+    assert [note for note in report.notes if note.startswith(f'{file}: nothing says how many hashes')]
     assert len(sections(embed)) == 1
     everything = str(query(config, ROWS)) + str(query(config, 'select * from meta'))
     assert secret not in everything and '[REDACTED:ipmi]' in everything
@@ -177,7 +178,7 @@ def test_hashes_that_are_not_named_any_more_refuse_until_told(config, tmp_path):
     file.write_text(hash_file([('door', 'Herbst' + '-' + '2031')], '00112233445566778899aabbccddeeff'))
     file.chmod(0o600)
     guarded = replace(config, redact=config.redact._replace(secret_hashes=str(file)))
-    ingest(guarded, embed=WordEmbedder())
+    assert not any('how many hashes' in note for note in ingest(guarded, embed=WordEmbedder()).notes)  # it is sealed
     with pytest.raises(RefusedError, match='none is named now.*--without-hashes'):
         ingest(config, embed=WordEmbedder())
     ingest(guarded, embed=WordEmbedder())
