@@ -124,6 +124,6 @@ def main(folder: Path) -> None:
 
 
 if __name__ == '__main__':
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
         raise SystemExit(__doc__)
     main(Path(sys.argv[1]))

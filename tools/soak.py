@@ -8,6 +8,7 @@ It ends with 1 where an answer was an error, a process died or hung, the server 
 that of the idle servers, or memory, connections, temporary files or WAL went on growing.
 """
 
+import argparse
 import json
 import os
 import random
@@ -247,8 +248,11 @@ def print_figures(
     print(f'deadlocks {deadlocks}, queries that spilled to disk {spilled}')
 
 
-def main(minutes: float) -> int:
+def main() -> int:
     "Soak; the exit code."
+    parser = argparse.ArgumentParser(prog='bin/soak', description=__doc__.splitlines()[0])
+    parser.add_argument('minutes', nargs='?', type=float, default=10.0, metavar='MINUTES', help='how long (%(default)g)')
+    minutes = parser.parse_args().minutes
     home = Path(tempfile.mkdtemp(prefix='merlin-soak-'))
     home.chmod(0o755)
     record, temporary = fixture_record(home / 'record'), home / 'tmp'
@@ -270,4 +274,4 @@ def main(minutes: float) -> int:
 
 
 if __name__ == '__main__':
-    raise SystemExit(main(float(sys.argv[1]) if len(sys.argv) > 1 else 10.0))
+    raise SystemExit(main())
