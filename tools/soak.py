@@ -251,7 +251,9 @@ def print_figures(
 def main() -> int:
     "Soak; the exit code."
     parser = argparse.ArgumentParser(prog='bin/soak', description=__doc__.splitlines()[0])
-    parser.add_argument('minutes', nargs='?', type=float, default=10.0, metavar='MINUTES', help='how long (%(default)g)')
+    parser.add_argument(
+        'minutes', nargs='?', type=float, default=10.0, metavar='MINUTES', help='how long (%(default)g)'
+    )
     minutes = parser.parse_args().minutes
     home = Path(tempfile.mkdtemp(prefix='merlin-soak-'))
     home.chmod(0o755)
