@@ -20,10 +20,16 @@ from merlin.lexical import (
     B,
     add_block,
     best_chunks,
+    count_few,
+    count_many,
     cut_segment,
+    make_entry,
     question_terms,
+    read,
     refresh_lexical,
     take_block,
+    tokens,
+    tokens_of,
 )
 from merlin.store import LEXICAL_TABLES
 from merlin.testing import scratch
@@ -214,3 +220,20 @@ def test_a_long_row_of_numbers_costs_no_more_than_its_length():
     begin = process_time()
     terms, count = cut_segment('.'.join(['1'] * 40_000))  # a dump, an identifier; was 17 s and gigabytes
     assert process_time() - begin < 1 and count == 40_000 and max(map(len, terms)) == 80
+
+
+SAID = 'disk-full_of/beta.lan Größe CamelCaseName v1.2.3 10.0.0.8 密码已满 the The ﬁ e\u0301 x_y__z a::b NASA \u0130x'.split(
+    ' '
+)
+SPOKEN = st.lists(st.one_of(st.sampled_from(SAID), st.text(max_size=4)), max_size=30).map(' '.join)
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(st.lists(st.tuples(SPOKEN, SPOKEN, st.integers(1, 200)), min_size=1, max_size=6))
+def test_many_sections_are_counted_as_a_few_are(sections):
+    texts = [
+        (BLOCK * 3 + n, tokens(heading), tokens(body) * often) for n, (heading, body, often) in enumerate(sections)
+    ]
+    entries = {token: make_entry(read(token), {'the': None}) for token in tokens_of(texts)}
+    postings, lengths = count_many(texts, entries)
+    assert (list(postings), lengths) == tuple(count_few(texts, entries))
