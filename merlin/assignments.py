@@ -8,7 +8,7 @@ __all__ = ['WORDS', 'ENDINGS', 'CLOSERS', 'KEY_FINDER', 'COMMAND_FINDER', 'PASSW
            'INSIDE', 'QUERY_CUT', 'ASSIGNING', 'GOES_ON', 'NETRC', 'CELL', 'CELL_END', 'CALL_END', 'TECHNIQUE',
            'ENGLISH', 'PROSE', 'MARKS', 'CODE_NAME', 'QUOTED', 'SEPS', 'NEXT_KEY', 'LOOSE_PHRASE', 'COMMAND',
            'key_kind', 'Value', 'read_value', 'whole', 'opened', 'Place', 'line_before', 'look_around', 'noise',
-           'phrase', 'is_password', 'is_machine_made', 'fits', 'stands_for', 'key_before', 'assignment',
+           'phrase', 'chosen', 'is_password', 'is_machine_made', 'fits', 'stands_for', 'key_before', 'assignment',
            'command_password']
 
 # %% ../nbs/11c_assignments.ipynb #c787acef
@@ -231,6 +231,13 @@ def phrase(value: str) -> bool:
     return 2 <= len(words) <= 12 and PROSE.isdisjoint(w.lower().strip('.,') for w in words) and value[-1] not in '.?:…'
 
 
+def chosen(text: str) -> bool:
+    "Whether letters and digits stand together as no sentence puts them: sunshine1984, and not base64-encoded."
+    parts = re.split(r'[^A-Za-z0-9]+', text)
+    said = any(TECHNIQUE.compiled.fullmatch(part) or ENGLISH.compiled.fullmatch(part.lower()) for part in parts)
+    return not said and any(c.isdigit() for c in text) and any(c.isalpha() for c in text)
+
+
 def is_password(value: Value, place: Place) -> bool:
     "Whether this is a password: people choose them, so a word with a digit or a mark will do."
     text, bare, quoted = value.text, value.quote == 'bare', value.quote in QUOTED
@@ -251,7 +258,7 @@ def is_password(value: Value, place: Place) -> bool:
     if text.isalpha():
         alone = written or (place.first and text.islower())
         return alone and len(text) >= 8 and place.sep in '=:> ' and not ENGLISH.compiled.fullmatch(text.lower())
-    return (written or place.first or not bare) and (len(text) >= 8 or not text.isdigit())
+    return (written or place.first or not bare or chosen(text)) and (len(text) >= 8 or not text.isdigit())
 
 
 def is_machine_made(value: Value, place: Place, weak: bool) -> bool:

@@ -251,6 +251,32 @@ def test_a_link_or_command_without_a_password_stays(line):
     assert REDACTOR.redact(line).text == line
 
 
+CHOSEN = ('Zebra-Tango-5591', 'Sommer2031!', 'sunshine2031', 'hunter-2-x9')
+SAYINGS = (
+    'admin / password: {}', 'login: admin, Passwort: {}', 'the wifi password is {}', 'wifi password: {}', 'user admin, password: {}',
+    'The root password is {}.', 'log in as ops (password: {})', 'ssh ops@alpha.lan, Passwort: {}',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize('saying', SAYINGS)
+def test_a_password_that_a_person_chose_is_found_within_a_sentence(saying):
+    for value in CHOSEN:
+        assert value.rstrip('!') not in REDACTOR.redact(f'Notes of the day.\n\n{saying.format(value)}\n').text
+
+
+@pytest.mark.parametrize(
+    'line',
+    [
+        'the password is base64-encoded', 'our password: sha256-hashed', 'the password is 2fa-protected', 'the password is PBKDF2-hashed',
+        'the password is in 1password', 'old password: see INC0012345', 'root password is at p2031.md', 'password: 8-16 characters',
+        'change password: done 2031-05-01', 'the password is 64bit', 'the new password is 14chars long', 'the password is SHA512/crypt',
+        'reset password: https://a.example/r2', 'wifi password: <pass2031>', 'the password is $WIFI_PASS_2',
+    ],
+)  # fmt: skip
+def test_a_sentence_about_a_password_stays(line):
+    assert REDACTOR.redact(line).text == line
+
+
 DRESSES = {
     'as it is': lambda t: t,
     'indented': lambda t: '    ' + t.replace('\n', '\n    '),
