@@ -457,7 +457,8 @@ def record_error(
     "Keep the failure where the next answer finds it."
     meta = read_meta(conn)
     ours = {k['dir'] for k in (meta.get('record') or {}).values()} & {str(d) for d in dirs}
-    if meta and (ours or at_work) and not isinstance(error, ConfigError):  # wrong use: nothing was done to the index
+    begun = at_work and meta.get('running')
+    if meta and (ours or at_work) and (begun or not isinstance(error, ConfigError)):  # wrong use does nothing, mostly
         failed = {'at': now(), 'text': redactor.redact(str(error)).text, 'exit_code': error.exit_code}
         write_meta(conn, {'last_ingest_error': failed} | ({'running': None} if at_work else {}))
 

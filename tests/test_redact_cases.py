@@ -255,6 +255,7 @@ CHOSEN = ('Zebra-Tango-5591', 'Sommer2031!', 'sunshine2031', 'hunter-2-x9')
 SAYINGS = (
     'admin / password: {}', 'login: admin, Passwort: {}', 'the wifi password is {}', 'wifi password: {}', 'user admin, password: {}',
     'The root password is {}.', 'log in as ops (password: {})', 'ssh ops@alpha.lan, Passwort: {}',
+    'Password for root: {}', 'the password of the guest wifi is {}', 'on beta, Passwort für ops: {}',
 )  # fmt: skip
 
 
@@ -270,6 +271,7 @@ def test_a_password_that_a_person_chose_is_found_within_a_sentence(saying):
         'the password is base64-encoded', 'our password: sha256-hashed', 'the password is 2fa-protected', 'the password is PBKDF2-hashed',
         'the password is in 1password', 'old password: see INC0012345', 'root password is at p2031.md', 'password: 8-16 characters',
         'change password: done 2031-05-01', 'the password is 64bit', 'the new password is 14chars long', 'the password is SHA512/crypt',
+        'the password for root is rotated every 90 days', 'password for the NAS: see page 42', 'passwords for all hosts: vault/hosts',
         'reset password: https://a.example/r2', 'wifi password: <pass2031>', 'the password is $WIFI_PASS_2',
     ],
 )  # fmt: skip
