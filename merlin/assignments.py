@@ -6,7 +6,7 @@
 __all__ = ['WORDS', 'ENDINGS', 'CLOSERS', 'KEY_FINDER', 'COMMAND_FINDER', 'PASSWORD', 'SECRET', 'QUALIFIED_KEY', 'WEAK',
            'NO_SECRET', 'IDENTIFIER', 'SMART', 'WIDE', 'ENTITY', 'BARE', 'REST', 'QUERY_REST', 'VALUE', 'CUT', 'QUOTES',
            'INSIDE', 'QUERY_CUT', 'ASSIGNING', 'GOES_ON', 'NETRC', 'CELL', 'CELL_END', 'CALL_END', 'TECHNIQUE',
-           'ENGLISH', 'PROSE', 'MARKS', 'CODE_NAME', 'QUOTED', 'SEPS', 'NEXT_KEY', 'LOOSE_PHRASE', 'COMMAND',
+           'ENGLISH', 'PROSE', 'MARKS', 'CODE_NAME', 'QUOTED', 'SEPS', 'NEXT_KEY', 'LOOSE_PHRASE', 'PORTS', 'COMMAND',
            'key_kind', 'Value', 'read_value', 'whole', 'opened', 'Place', 'line_before', 'look_around', 'noise',
            'phrase', 'chosen', 'is_password', 'is_machine_made', 'fits', 'stands_for', 'key_before', 'assignment',
            'command_password']
@@ -39,11 +39,12 @@ COMMAND_FINDER = (
     r'''|(?:^|\s)(?:-u|--user|--proxy-user)[ \t=]{0,2}["']?[^\s:"'`$/]{1,64}:'''
     r'|identified[ \t]{1,4}by[ \t]{1,4}(?:password[ \t]{1,4})?'
     r'|^[\w.*-]{1,64}:(?:[0-9]{1,5}|\*):[\w*-]{1,64}:[\w*.-]{1,64}:'  # a line of .pgpass
-    r'|(?:^|[\s`$])(?:(?:mysql|mariadb|sshpass|7z)[a-z]{0,9}[ \t](?:[^\n|;&]*?[ \t])?-p'  # and no blank before it
-    r'|redis-cli[ \t](?:[^\n|;&]*?[ \t])?-a[ \t]|(?:un)?zip[ \t](?:[^\n|;&]*?[ \t])?-P[ \t]'
-    r'|ldap[a-z]{3,9}[ \t](?:[^\n|;&]*?[ \t])?-w[ \t]|ipmitool[ \t](?:[^\n|;&]*?[ \t])?-P[ \t]'
-    r'|(?:docker|podman|helm|az|skopeo|buildah)[ \t](?:registry[ \t])?login[ \t](?:[^\n|;&]*?[ \t])?-p[ \t]'
-    r'|mongo[a-z]{0,7}[ \t](?:[^\n|;&]*?[ \t])?-p[ \t]|htpasswd[ \t]+-[a-z]*b[a-z]*[ \t]+\S{1,80}[ \t]+\S{1,60}[ \t]'
+    # the case of an option counts: -P of mysql is a port, -p of unzip a pipe
+    r'|(?:^|[\s`$])(?:(?:mysql|mariadb|sshpass|7z)[a-z]{0,9}[ \t](?:[^\n|;&]*?[ \t])?(?-i:-p)'  # and no blank before it
+    r'|redis-cli[ \t](?:[^\n|;&]*?[ \t])?(?-i:-a)[ \t]|(?:un)?zip[ \t](?:[^\n|;&]*?[ \t])?(?-i:-P)[ \t]'
+    r'|ldap[a-z]{3,9}[ \t](?:[^\n|;&]*?[ \t])?(?-i:-w)[ \t]|ipmitool[ \t](?:[^\n|;&]*?[ \t])?(?-i:-P)[ \t]'
+    r'|(?:docker|podman|helm|az|skopeo|buildah)[ \t](?:registry[ \t])?login[ \t](?:[^\n|;&]*?[ \t])?(?-i:-p)[ \t]'
+    r'|mongo[a-z]{0,7}[ \t](?:[^\n|;&]*?[ \t])?(?-i:-p)[ \t]|htpasswd[ \t]+-[a-z]*b[a-z]*[ \t]+\S{1,80}[ \t]+\S{1,60}[ \t]'
     r'|wpa_passphrase[ \t]+\S{1,40}[ \t]|smbclient[ \t][^\n|;&]*?-U[ \t]?[\w.\\-]{1,40}%)'
     r'|^[ \t]*(?:requirepass|masterauth|bindpw|rootpw|ldap_default_authtok)[ \t]|WIFI:[^\n\s]{0,80};P:)'
 )
@@ -347,6 +348,7 @@ def assignment(
     return whole(text, value, place.query) if good else None
 
 # %% ../nbs/11c_assignments.ipynb #eede0ed1
+PORTS = Lazy(r'(?:[0-9.]+:)?[0-9-]{1,11}:[0-9-]{1,11}(?:/(?:tcp|udp))?')
 COMMAND = Place(sep=' ', first=False, option=True, query=False, capitals=False, phrase=False, sentence=False)
 
 
@@ -357,6 +359,8 @@ def command_password(text: str, end: int) -> tuple[int, int] | None:
         return None
     if text.endswith('-p', 0, end) and value.start > end and text[end].isspace():
         return None  # mysql -p name: asked for, and then a database
+    if PORTS.compiled.fullmatch(value.text):
+        return None  # docker run --name mysql -p3306:3306
     if value.text.isalpha() and value.quote not in ('double', 'single'):
         return None  # identified by multiple values
     return whole(text, value, query=False) if is_password(value, COMMAND) else None

@@ -176,7 +176,7 @@ class Windows:
 
 # %% ../nbs/17_embed_local.ipynb #e61d0d69
 MAX_THREADS = 8
-QUERY_WINDOWS = 3  # of a question: 700 tokens are more than 2,000 characters of words; a mark is a token of its own
+QUERY_WINDOWS = 3  # of a question, 700 tokens; what follows counts by its words alone. A mark or a CJK letter is one
 
 
 def usable_cpus() -> int:

@@ -153,7 +153,7 @@ OPEN, CLOSE = (
     r':=/@&?#%"\'`(<\[{|,;>~\\“„‘‚«‹「『（：＝，\u200b\x1b',
     r':=/@&?#%"\'`)>\]}|,;<\\”“’‘»›」』）：，。；\u200b\x1b',
 )
-SLOTTED, SLOTS = 80, 10  # characters between two marks that close; marks that close
+SLOTTED, SLOTS = 80, 10  # most characters between two marks that close; marks that close
 SOFT = '.!?*_~…'  # may be the page's, at the end of a slot
 flat = chain.from_iterable
 

@@ -142,6 +142,7 @@ def beside(config: DatabaseConfig, work: Callable[[psycopg.Connection], T]) -> I
         done = thread.submit(work, conn)
         try:
             yield done
+            wait([done])
         except BaseException:
             while wait([done], timeout=0.1).not_done:
                 with suppress(psycopg.Error):

@@ -332,7 +332,8 @@ class Run:
         try:
             self.write(self.changed(listing, rules.fingerprint), rules)
         except FailedError:  # mostly of the embedder: what was written stays, and is found by its words too
-            self.list_terms()
+            with suppress(psycopg.Error):  # that the embedder failed is what must be told
+                self.list_terms()
             raise
         self.remove(listing)
         self.finish(listing, rules, others)
@@ -375,21 +376,8 @@ def ingest(
         with recorded_errors(conn, config, at_work=True):
             model = embed or embedder(config.embed)
             Run(
-                conn,
-                config,
-                redactor,
-                repos,
-                heads,
-                state,
-                meta,
-                model,
-                report,
-                progress,
-                began,
-                fetched,
-                anew,
-                damaged,
-            ).go()
+                conn, config, redactor, repos, heads, state, meta, model, report, progress, began, fetched, anew, damaged
+            ).go()  # fmt: skip
     return report
 
 

@@ -197,7 +197,8 @@ def odd_url_spans(places: Places) -> Iterator[Span]:
     "Passwords with blanks, slashes and quotes in the same place, if part of them was drawn from a hat."
     for _, (start, end) in places.find(FIND_ODD_URL):
         value = places.text[start:end]
-        drawn = any(len(piece) > 5 and not wordy(piece) for piece in re.split(r'[^A-Za-z0-9]+', value))
+        last = value.rpartition(' ')[2]  # or the prose between an address and a later mail address would do
+        drawn = any(len(piece) > 5 and not wordy(piece) for piece in re.split(r'[^A-Za-z0-9]+', last))
         if drawn and not ODD_PORT.compiled.fullmatch(value) and '://' not in value and not lookup(value):
             yield start, end, 'url_credentials'
 

@@ -190,7 +190,9 @@ def run(args: argparse.Namespace, into: Path) -> Run:
 
 def parser() -> argparse.ArgumentParser:
     "The arguments of bin/bench."
-    p = argparse.ArgumentParser(prog='bench', description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        prog='bin/bench', description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     cache = os.environ.get('MERLIN_BENCH_CACHE')
     p.add_argument('names', nargs='*', metavar='NAME', help='rows to run, or peers; all without one')
     p.add_argument('--list', action='store_true', help='say which rows there are')

@@ -58,7 +58,9 @@ def profiled() -> None:
     with redirect_stdout(StringIO()), profile:
         from merlin.ingest import main
 
-        main(['--json'])
+        code = main(['--json'])
+    if code:
+        sys.exit(code)
     print(json.dumps(seconds_by_place(pstats.Stats(profile))))
 
 
