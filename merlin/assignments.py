@@ -20,7 +20,7 @@ from .values import SEGMENT, UUID, Lazy, key_name, lookup, placeholder, wordy
 
 # %% ../nbs/11c_assignments.ipynb #5f058104
 WORDS = (
-    'pass(?:word|wd|phrase|code|wort)?|mot de passe|pwd|pw|psk|kennwort|contrase(?:ñ|n)a|senha|密码|密碼|口令|パスワード|비밀번호'
+    'pass(?:word|wd|phrase|code|wort)?|mot de passe|pwd|pw|psk|kennwort|contrase(?:ñ|n)a|senha|密码|密碼|口令|パスワード|비밀번호|пароль|hasło|wachtwoord|lösenord|şifre'
     '|secret|token|key|cred(?:ential)?s?|auth|sig(?:nature)?|sess(?:ion)?(?:_?id)?|sid|密钥|密鑰|令牌'
 )
 ENDINGS = '[_-]?(?:[0-9]{1,2}|old|new|prod|dev|test|staging|value|plain|text|b64|base64)'
@@ -37,7 +37,10 @@ KEY_FINDER = (
 COMMAND_FINDER = (
     r'(?m)((?:^|\s)sshpass[ \t]{1,4}-p[ \t]{0,4}'
     r'''|(?:^|\s)(?:-u|--user|--proxy-user)[ \t=]{0,2}["']?[^\s:"'`$/]{1,64}:'''
-    r'|identified[ \t]{1,4}by[ \t]{1,4}(?:password[ \t]{1,4})?'
+    r'|identified[ \t]{1,4}(?:with[ \t]{1,4}[\w"\'`]{1,40}[ \t]{1,4})?by[ \t]{1,4}(?:password[ \t]{1,4})?'
+    r'|^[ \t]*enable[ \t]+(?:secret|password)[ \t]+(?:[0-9][ \t]+)?|snmp-server[ \t]+community[ \t]+'
+    r'|(?:^|[\s`$])(?:sqlcmd|mosquitto_[ps]ub)[ \t](?:[^\n|;&]*?[ \t])?(?-i:-P)[ \t]|(?:un)?rar[ \t](?:[^\n|;&]*?[ \t])?(?-i:-h?p)'
+    r'|freerdp[ \t][^\n|;&]*?[ \t]/p:|lftp[ \t](?:[^\n|;&]*?[ \t])?(?-i:-u)[ \t]+[\w.@-]{1,40},'
     r'|^[\w.*-]{1,64}:(?:[0-9]{1,5}|\*):[\w*-]{1,64}:[\w*.-]{1,64}:'  # a line of .pgpass
     # the case of an option counts: -P of mysql is a port, -p of unzip a pipe
     r'|(?:^|[\s`$])(?:(?:mysql|mariadb|sshpass|7z)[a-z]{0,9}[ \t](?:[^\n|;&]*?[ \t])?(?-i:-p)'  # and no blank before it
@@ -52,7 +55,8 @@ COMMAND_FINDER = (
 # %% ../nbs/11c_assignments.ipynb #f046e25d
 PASSWORD = Lazy(
     r'.*(?:password|passwd|passphrase|passcode|passwort|kennwort|contrase[ñn]a)|mot de passe|pass|pwd|pw|psk|senha'
-    r'|(?:db|user|root|admin|smtp|mail|ldap|ftp|sql|my|require)(?:pass|pw|pwd)|密码|密碼|口令|パスワード|비밀번호'
+    r'|(?:db|user|root|admin|smtp|mail|ldap|ftp|sql|my|require|ssh|sudo|vnc)(?:pass|pw|pwd)|密码|密碼|口令|パスワード|비밀번호'
+    r'|пароль|hasło|wachtwoord|lösenord|şifre'
 )
 SECRET = Lazy(r'.*(?:secret|token|credentials?)|creds?|密钥|密鑰|令牌')
 QUALIFIED_KEY = Lazy(

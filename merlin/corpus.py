@@ -70,6 +70,8 @@ def open_repos(config: Config) -> dict[str, GitRepo]:
 def shown_path(path: str, redactor: Redactor, taken: Mapping[str, Any]) -> tuple[str, list[IngestWarning]]:
     "The virtual path as it may be shown, and a warning where it held a secret."
     shown = redactor.redact(path).text
+    if shown == path:  # a phrase may end where its extension begins
+        shown = redactor.redact(path.removesuffix('.md')).text + path[len(path.removesuffix('.md')) :]
     if shown == path:
         return path, []
     stem, n = shown, 1

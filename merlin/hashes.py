@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['SALT', 'ENTRY', 'SEAL', 'SEPARATORS', 'CJK', 'LETTER', 'SPLIT', 'PADDED', 'FIELD', 'PIECE', 'ESCAPES', 'PERCENT',
            'ESCAPED', 'ODD', 'EMOJI', 'WIDE', 'ANSI', 'QUERY', 'JOIN', 'STRIP', 'LONG', 'MARKS', 'ASCII_JOINS', 'JOINS',
-           'ENCODED_JOINS', 'OPEN', 'CLOSE', 'SLOTTED', 'SLOTS', 'SOFT', 'flat', 'SLOT', 'WORDS', 'SHORT', 'WORDY',
-           'WORD_RUNS', 'ENTITY', 'GLUE', 'BETWEEN_MARKS', 'HINTS', 'LINE_SLOT', 'BATCH', 'secret_hash', 'seal',
-           'HashFile', 'parse_hash_file', 'load_hash_file', 'runs', 'slots', 'without_soft', 'plain', 'stripped',
-           'with_stripped', 'marked_joins', 'joins', 'between_slashes', 'candidates', 'telling', 'line_slots',
-           'phrases', 'Seen', 'LiveSecrets', 'places']
+           'ENCODED_JOINS', 'OPEN', 'CLOSE', 'SLOTTED', 'SLOTS', 'SOFT', 'flat', 'SLOT', 'WORDS', 'LONGEST', 'SHORT',
+           'WORDY', 'WORD_RUNS', 'ENTITY', 'GLUE', 'BETWEEN_MARKS', 'HINTS', 'LINE_SLOT', 'BATCH', 'secret_hash',
+           'seal', 'HashFile', 'parse_hash_file', 'load_hash_file', 'runs', 'slots', 'without_soft', 'plain',
+           'stripped', 'with_stripped', 'marked_joins', 'joins', 'between_slashes', 'candidates', 'telling',
+           'line_slots', 'parts', 'phrases', 'Seen', 'LiveSecrets', 'places']
 
 # %% ../nbs/11d_hashes.ipynb #32c121d5
 import hashlib
@@ -112,7 +112,9 @@ def load_hash_file(path: str | Path) -> HashFile:
 
 # %% ../nbs/11d_hashes.ipynb #47b47cab
 SEPARATORS = '"\'`=:,()<>\\[\\]{}|;“”„‟‘’‚‛«»‹›「」『』（）【】《》〈〉：，。；！？、＝｜\u200b-\u200f\u2060\ufeff'
-CJK = '\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff'
+CJK = (  # and other letters that stand beside a word and are none of it: Thai, half-width kana, raised and circled numbers
+    '\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff\u0e00-\u0eff²³¹¼½¾\u2070-\u209c\u2460-\u24ff'
+)
 LETTER = rf'[^\W_{CJK}]'
 SPLIT = Lazy(rf'\\[nrt]|[{SEPARATORS}]+')
 PADDED = Lazy(rf'[^{SEPARATORS}]+=+')
@@ -254,7 +256,11 @@ def candidates(chunks: Iterable[str]) -> set[str]:
     return found
 
 # %% ../nbs/11d_hashes.ipynb #be097a88
-WORDS, SHORT = JOIN, 32  # words of a pass phrase; of a text in which every run is tried
+WORDS, LONGEST = (
+    JOIN,
+    32,
+)  # words of a pass phrase, or of a part of one; of the longest that is looked for where it stands alone
+SHORT = 32  # words of a text in which every run is tried
 WORDY = range(2, 2 * JOIN + 1)  # words of a phrase in a slot
 WORD_RUNS = runs(r'\S++', r'[^\S\n]*+', least=2)
 ENTITY = '&(?:[a-z]{2,6}|#[0-9xA-Fa-f]{1,6});'
@@ -288,10 +294,17 @@ def line_slots(lines: str) -> Iterator[str]:
             yield from without_soft([slot.rstrip() for slot in set(found) if len(slot.split()) in WORDY])
 
 
+def parts(phrase: str) -> list[str]:
+    "A long phrase as its maker hashes it: six words after six, such as the 12 or 24 that recover a wallet."
+    words = phrase.split()
+    return [' '.join(words[n : n + WORDS]) for n in range(0, len(words), WORDS) if n + 1 < len(words)]
+
+
 def phrases(text: str, lines: str) -> set[str]:
     "Runs of words that could be a pass phrase: those that stand alone in the text, and all on the telling lines."
-    alone = (run.strip() for run in BETWEEN_MARKS.compiled.split(text) if ' ' in run)
+    alone = [run.strip() for run in BETWEEN_MARKS.compiled.split(text) if ' ' in run]
     found = {run for run in alone if 0 < run.count(' ') < WORDS}
+    found.update(flat(parts(run) for run in alone if WORDS <= run.count(' ') < LONGEST))
     for some in (lines, GLUE.compiled.sub('\n', lines)):
         found.update(set(flat(WORD_RUNS.compiled.findall(some))).difference(some.split()))
     return with_stripped(found)
@@ -350,7 +363,7 @@ class LiveSecrets:
         "Where a text holds secrets: (start, end, name)."
         chunks = list(set(text.split()) - self._seen.texts)
         lines = telling(text)
-        names = self.named(phrases(text, lines)) if lines else {}
+        names = self.named(phrases(text, lines))
         slotted = line_slots(lines)
         while batch := set(islice(slotted, 20 * BATCH)):
             names |= self.named(batch)

@@ -21,7 +21,7 @@ from urllib.parse import quote, quote_plus
 
 from .command import Parser, told
 from .errors import ConfigError, FailedError
-from .hashes import SEAL, seal, secret_hash
+from .hashes import SEAL, WORDS, parts, seal, secret_hash
 
 # %% ../nbs/24_secrets.ipynb #2e93e9a3
 LINE = re.compile(r'([A-Za-z0-9._-]{1,64})[ ]?[=\t](.*)')
@@ -53,6 +53,8 @@ def harm(value: str) -> str:
     "Why redacting this value would damage ordinary prose; empty if it would not."
     if len(value) < SHORTEST:
         return f'is shorter than {SHORTEST} characters'
+    if not any(c.isalnum() for c in value):
+        return 'is made of marks alone'
     if len(value) < 12 and re.fullmatch(r'[A-Za-z]?[a-z]+|\d{1,4}', value):
         return 'looks like an ordinary word or number'
     return ''
@@ -85,7 +87,16 @@ def typed(value: str) -> Iterator[str]:
         yield backslashed(value, marks)
     for marks in ('"\\$`', ' "\'\\$`&;()<>|*?!#~[]{}^', "'\\", '/', '@', ':'):
         yield backslashed(value, marks)
-    for old, new in (("'", "''"), ('"', '""'), ("'", "'\\''"), ('$', '$$'), ('%', '%%'), ("'", '&apos;')):
+    for old, new in (
+        ("'", "''"),
+        ('"', '""'),
+        ("'", "'\\''"),
+        ("'", "'\"'\"'"),
+        ("'", '’'),
+        ('$', '$$'),
+        ('%', '%%'),
+        ("'", '&apos;'),
+    ):
         yield value.replace(old, new)
 
 
@@ -124,8 +135,16 @@ def forms(value: str) -> Iterator[str]:
         yield from escaped(value)
         yield from typed(value)
     yield from in_base64(value)
-    if value != value.strip():  # a blank that was pasted along: the text says it without
-        yield from forms(value.strip())
+    if len(value.split()) > WORDS:
+        yield from parts(value)
+    bare = value.strip()  # a blank, quotes or a comment that came along: the text says it without
+    bare = (
+        bare[1:-1]
+        if len(bare) > 1 + SHORTEST and bare[0] == bare[-1] and bare[0] in '"\''
+        else bare.partition(' #')[0].rstrip()
+    )
+    if bare != value and len(bare) > SHORTEST:
+        yield from forms(bare)
 
 
 def hash_file(entries: Sequence[tuple[str, str]], salt: str) -> str:

@@ -20,6 +20,7 @@ from merlin.hashes import (
     ESCAPES,
     GLUE,
     JOIN,
+    LONGEST,
     MARKS,
     ODD,
     OPEN,
@@ -202,6 +203,17 @@ mongosh -u ops -p <t> db.lan
 htpasswd -bB users ops <t>
 wpa_passphrase guests <t>
 smbclient //nas/x -U ops%<t>
+export SSHPASS=<t>
+alter user ann identified with mysql_native_password by '<t>';
+enable secret 5 <t>
+sqlcmd -S db -U sa -P <t>
+rar a -p<t> x.rar
+xfreerdp /u:ann /p:<t>
+lftp -u ann,<t> h.lan
+mosquitto_pub -u a -P <t>
+snmp-server community <t> ro
+пароль: <t>
+hasło: <t>
 requirepass <t>
 bindpw <t>
 WIFI:T:WPA;S:guests;P:<t>;;
@@ -247,7 +259,8 @@ def test_a_password_in_a_link_is_found_whatever_marks_and_blanks_it_holds(odd):
         'ssh://git:22/ops/x9y8z7w6@main', 'cp -p x9y8z7w6 y', 'image: https://h.lan:443/a b@c', 'zip -r x.zip P2031-report',
         'unzip -p app-2.4.1.jar META-INF/MANIFEST.MF', 'ldapsearch -x -W uid=ann1', 'mysql -P x9y8z7w6 -h db', 'ipmitool -p 6230x9y8 -H bmc',
         'docker run --name mysql -p3306:3306 mysql:8', 'docker run --name mysql -p127.0.0.1:3306:3306/tcp mysql:8',
-        'clone from ssh://nas:backup/2031-x9y8z7w6, then ask ann@alpha.lan', 'docker://nginx:stable-9f8e7d6c and mail ann@alpha.lan',
+        'clone from ssh://nas:backup/2031-x9y8z7w6, then ask ann@alpha.lan', 'docker://nginx:stable-9f8e7d6c and mail ann@alpha.lan', 'http://[2001:db8::7]/d/ab12cd34ef or ann@lan',
+        'git+ssh://git@github.com:acme/tools-k8s7d6.git@v1.2',
     ],
 )  # fmt: skip
 def test_a_link_or_command_without_a_password_stays(line):
@@ -496,6 +509,9 @@ def tried(text):
                 found |= ends_stripped(line[start:end])
     alone = [run.strip() for run in cut_at(text, SEPARATING | {'\r'})]
     found.update(*(ends_stripped(run) for run in alone if 0 < run.count(' ') < JOIN))
+    for words in (run.split() for run in alone if JOIN <= run.count(' ') < LONGEST):
+        for n in range(0, len(words) - 1, JOIN):
+            found |= ends_stripped(' '.join(words[n : n + JOIN]))
     return {value for value in found if value.strip(MARKS)}
 
 

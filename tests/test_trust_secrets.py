@@ -709,3 +709,22 @@ def main() -> int:
 
 if __name__ == '__main__':
     sys.exit(main())
+
+
+LONG_PAGE = 'Nothing of that kind stands here, and nobody would look for it.\n' * 20
+ALONE = ('{}', '- {}', '| nas | `{}` |', 'a "{}" b', '> {}', '({})')
+
+
+@pytest.mark.parametrize('place', ALONE)
+@pytest.mark.parametrize('words', (4, 6, 12, 24))
+def test_a_pass_phrase_that_stands_alone_is_found_on_a_long_page_that_says_nothing_of_it(words, place):
+    value = ' '.join(f'{chr(97 + n)}ord{chr(122 - n)}' for n in range(words))
+    text = knowing(*forms(value)).redact(f'{LONG_PAGE}\n{place.format(value)}\n\n{LONG_PAGE}').text
+    assert not any(word in text for word in value.split())
+
+
+@pytest.mark.parametrize('line', ('"Herbst-2031"', "'Herbst-2031'", 'Herbst-2031 # of the door', ' Herbst-2031 '))
+def test_what_came_along_with_a_value_is_no_part_of_it(line):
+    redactor = knowing(*forms(line))
+    for text in ('x Herbst-2031 y', 'Herbst-2031¹', 'รหัสHerbst-2031ครับ'):
+        assert 'Herbst' not in redactor.redact(text).text
