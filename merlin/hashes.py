@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['SALT', 'ENTRY', 'SEAL', 'SEPARATORS', 'CJK', 'LETTER', 'SPLIT', 'PADDED', 'FIELD', 'PIECE', 'ESCAPES', 'PERCENT',
            'ESCAPED', 'ODD', 'EMOJI', 'WIDE', 'ANSI', 'QUERY', 'JOIN', 'STRIP', 'LONG', 'MARKS', 'ASCII_JOINS', 'JOINS',
-           'ENCODED_JOINS', 'OPEN', 'CLOSE', 'SLOTTED', 'SLOTS', 'SOFT', 'flat', 'SLOT', 'WORDS', 'LONGEST', 'SHORT',
-           'WORDY', 'WORD_RUNS', 'ENTITY', 'GLUE', 'BETWEEN_MARKS', 'HINTS', 'LINE_SLOT', 'BATCH', 'secret_hash',
+           'ENCODED_JOINS', 'OPEN', 'CLOSE', 'SLOTTED', 'SLOTS', 'SOFT', 'flat', 'SLOT', 'WORDS', 'SHORT', 'WORDY',
+           'WORD_RUNS', 'ENTITY', 'GLUE', 'BETWEEN_MARKS', 'LONG_PHRASE', 'HINTS', 'LINE_SLOT', 'BATCH', 'secret_hash',
            'seal', 'HashFile', 'parse_hash_file', 'load_hash_file', 'runs', 'slots', 'without_soft', 'plain',
            'stripped', 'with_stripped', 'marked_joins', 'joins', 'between_slashes', 'candidates', 'telling',
            'line_slots', 'parts', 'phrases', 'Seen', 'LiveSecrets', 'places']
@@ -256,16 +256,16 @@ def candidates(chunks: Iterable[str]) -> set[str]:
     return found
 
 # %% ../nbs/11d_hashes.ipynb #be097a88
-WORDS, LONGEST = (
-    JOIN,
-    32,
-)  # words of a pass phrase, or of a part of one; of the longest that is looked for where it stands alone
+WORDS = JOIN  # of a pass phrase, or of a part of one
 SHORT = 32  # words of a text in which every run is tried
 WORDY = range(2, 2 * JOIN + 1)  # words of a phrase in a slot
 WORD_RUNS = runs(r'\S++', r'[^\S\n]*+', least=2)
 ENTITY = '&(?:[a-z]{2,6}|#[0-9xA-Fa-f]{1,6});'
 GLUE = Lazy(rf'(?:{ENTITY}|{"|".join(ESCAPES)}|[/?&#{SEPARATORS}{CJK}{EMOJI}])+')  # what may stand around a phrase
 BETWEEN_MARKS = Lazy(rf'[\n\r{SEPARATORS}]+')
+LONG_PHRASE = Lazy(  # as wallets make them, alone on a line, in a cell, in quotes or code: prose has shorter words
+    rf'(?m)(?:^|[`"\'|(])[ \t>*+-]*((?:[a-z]{{3,8}}+ ){{{WORDS},31}}+[a-z]{{3,8}}+)[ \t]*(?:$|[`"\'|)\r])'
+)
 HINTS = tuple('pass phrase secret cred unlock login crypt vault psk wifi wi-fi pw token @'.split())
 
 
@@ -297,17 +297,16 @@ def line_slots(lines: str) -> Iterator[str]:
 def parts(phrase: str) -> list[str]:
     "A long phrase as its maker hashes it: six words after six, such as the 12 or 24 that recover a wallet."
     words = phrase.split()
-    return [' '.join(words[n : n + WORDS]) for n in range(0, len(words), WORDS) if n + 1 < len(words)]
+    return [' '.join(words[n : n + WORDS]) for n in range(0, len(words), WORDS) if WORDS < len(words) > n + 1]
 
 
 def phrases(text: str, lines: str) -> set[str]:
-    "Runs of words that could be a pass phrase: those that stand alone in the text, and all on the telling lines."
-    alone = [run.strip() for run in BETWEEN_MARKS.compiled.split(text) if ' ' in run]
+    "Runs of words that could be a pass phrase: what stands alone in the text, and all on the telling lines."
+    alone = (run.strip(' \t-*+>#') for run in BETWEEN_MARKS.compiled.split(text) if ' ' in run)
     found = {run for run in alone if 0 < run.count(' ') < WORDS}
-    found.update(flat(parts(run) for run in alone if WORDS <= run.count(' ') < LONGEST))
-    for some in (lines, GLUE.compiled.sub('\n', lines)):
+    for some in (lines, GLUE.compiled.sub('\n', lines)) if lines else ():
         found.update(set(flat(WORD_RUNS.compiled.findall(some))).difference(some.split()))
-    return with_stripped(found)
+    return with_stripped(found).union(flat(map(parts, LONG_PHRASE.compiled.findall(text))))
 
 # %% ../nbs/11d_hashes.ipynb #e3c7eaf3
 BATCH = 200  # chunks whose parts are held at once: a page made of nothing but marks has a thousand for each

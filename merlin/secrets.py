@@ -21,7 +21,7 @@ from urllib.parse import quote, quote_plus
 
 from .command import Parser, told
 from .errors import ConfigError, FailedError
-from .hashes import SEAL, WORDS, parts, seal, secret_hash
+from .hashes import SEAL, parts, seal, secret_hash
 
 # %% ../nbs/24_secrets.ipynb #2e93e9a3
 LINE = re.compile(r'([A-Za-z0-9._-]{1,64})[ ]?[=\t](.*)')
@@ -135,8 +135,7 @@ def forms(value: str) -> Iterator[str]:
         yield from escaped(value)
         yield from typed(value)
     yield from in_base64(value)
-    if len(value.split()) > WORDS:
-        yield from parts(value)
+    yield from parts(value)
     bare = value.strip()  # a blank, quotes or a comment that came along: the text says it without
     bare = (
         bare[1:-1]

@@ -20,7 +20,6 @@ from merlin.hashes import (
     ESCAPES,
     GLUE,
     JOIN,
-    LONGEST,
     MARKS,
     ODD,
     OPEN,
@@ -507,11 +506,13 @@ def tried(text):
         for n, (start, _) in enumerate(words):
             for _, end in words[n + 1 : n + JOIN]:
                 found |= ends_stripped(line[start:end])
-    alone = [run.strip() for run in cut_at(text, SEPARATING | {'\r'})]
+    alone = [run.strip(' \t-*+>#') for run in cut_at(text, SEPARATING | {'\r'})]
     found.update(*(ends_stripped(run) for run in alone if 0 < run.count(' ') < JOIN))
-    for words in (run.split() for run in alone if JOIN <= run.count(' ') < LONGEST):
-        for n in range(0, len(words) - 1, JOIN):
-            found |= ends_stripped(' '.join(words[n : n + JOIN]))
+    for line in text.split('\n'):
+        for run in re.split('[`"\'|()]', line.strip('\r')):
+            words = run.strip(' \t>*+-').split(' ')
+            if JOIN < len(words) <= 32 and all(re.fullmatch('[a-z]{3,8}', word) for word in words):
+                found.update(' '.join(words[n : n + JOIN]) for n in range(0, len(words) - 1, JOIN))
     return {value for value in found if value.strip(MARKS)}
 
 

@@ -25,6 +25,7 @@ import pytest
 
 from merlin.hashes import HashFile, LiveSecrets, secret_hash
 from merlin.redact import FAMILIES, Redacted, Redactor
+from merlin.secrets import forms
 from merlin.secrets import main as secrets_main
 
 PLAIN = Redactor(disable=('hex32',))
