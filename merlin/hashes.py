@@ -113,7 +113,7 @@ def load_hash_file(path: str | Path) -> HashFile:
 # %% ../nbs/11d_hashes.ipynb #47b47cab
 SEPARATORS = '"\'`=:,()<>\\[\\]{}|;“”„‟‘’‚‛«»‹›「」『』（）【】《》〈〉：，。；！？、＝｜\u200b-\u200f\u2060\ufeff'
 CJK = (  # and other letters that stand beside a word and are none of it: Thai, half-width kana, raised and circled numbers
-    '\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff\u0e00-\u0eff²³¹¼½¾\u2070-\u209c\u2460-\u24ff'
+    '\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9f\U00020000-\U0002ebe0\u0e00-\u0eff²³¹¼½¾\u2070-\u209c\u2460-\u24ff'
 )
 LETTER = rf'[^\W_{CJK}]'
 SPLIT = Lazy(rf'\\[nrt]|[{SEPARATORS}]+')
