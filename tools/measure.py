@@ -2,11 +2,8 @@
 
     python tools/measure.py install                 # size and seconds of a fresh quickstart environment
     python tools/measure.py records RECORD...       # first ingest, no-op, query latency, peak memory of each record
-    python tools/measure.py throughput RECORD       # full ingest against the bare embedder on the same texts
-    python tools/measure.py noop RECORD             # a run without work against connect + `git rev-parse`
 
 A RECORD is a git checkout or bare mirror. Each measurement has a MERLIN_HOME of its own, which goes at the end.
-Machines are noisy: what is compared runs interleaved, and the ratio is the median of the pairs.
 """
 
 import json
@@ -28,37 +25,6 @@ QUESTIONS = [
     'undo the last commit',
 ]
 
-TEXTS = """
-import json, sys
-from dataclasses import replace
-from merlin.config import load_config
-from merlin.hosts import HostIndex
-from merlin.corpus import Rules, list_all, make_record, read_blobs
-from merlin.ingest import open_repos
-from merlin.redact import Redactor
-config = load_config()
-repos, redactor = open_repos(config), Redactor()
-listing = list_all(repos, {n: r.head() for n, r in repos.items()}, config, redactor, {}, {})
-rules = Rules(config, redactor, HostIndex(()), '')
-records = [make_record(*b, rules) for b in read_blobs(list(listing.sources.values()), repos)]
-json.dump(sorted({c.embed_text for r in records for c in r.chunks}), open(sys.argv[1], 'w'))
-"""
-BARE = """
-import json, sys, time
-from merlin.config import load_config
-from merlin.embed import embedder
-texts = json.load(open(sys.argv[1]))
-embed = embedder(load_config().embed)
-embed.embed_query('warm')
-begin = time.perf_counter()
-embed.embed_documents(texts)
-print(json.dumps({'texts': len(texts), 'seconds': time.perf_counter() - begin}))
-"""
-FLOOR = """
-import subprocess, sys, psycopg
-psycopg.connect(sys.argv[1]).execute('select 1')
-subprocess.run(['git', '-C', sys.argv[2], 'rev-parse', 'HEAD'], capture_output=True)
-"""
 LATENCY = """
 import json, sys, time
 from merlin.config import load_config
@@ -134,41 +100,6 @@ print(connect(c.database).execute(q, ('r', c.database.schema)).fetchone()[0])
 """
 
 
-def throughput(path: str, rounds: int = 3) -> None:
-    "Full ingest against the bare embedder, interleaved."
-    ratios, memory = [], []
-    for n in range(rounds):
-        with home(path) as env:
-            texts = f'{env["MERLIN_HOME"]}-texts.json'
-            python('-c', TEXTS, texts, env=env)
-            python('-m', 'merlin.database', 'start', env=env)
-            out, _, bare_mb = python('-c', BARE, texts, env=env)
-            bare = json.loads(out)
-            _, wall, mb = python('-m', 'merlin.ingest', '--json', env=env)
-            os.unlink(texts)
-            ratios.append(bare['seconds'] / wall)
-            memory.append(mb - bare_mb)
-            print(f'round {n + 1}: {bare["texts"]} texts, bare {bare["seconds"]:.1f} s, ingest {wall:.1f} s, '
-                  f'ratio {ratios[-1]:.2f}; memory {bare_mb:.0f} MB bare, {mb:.0f} MB ingest')  # fmt: skip
-    print(
-        f'throughput ratio {statistics.median(ratios):.2f}; memory above the bare embedder {statistics.median(memory):.0f} MB'
-    )
-
-
-def noop(path: str, rounds: int = 9) -> None:
-    "A run without work against its floor, interleaved."
-    with home(path) as env:
-        python('-m', 'merlin.ingest', env=env)
-        dsn = python('-m', 'merlin.database', 'path', env=env)[0].strip()
-        pairs = []
-        for _ in range(rounds):
-            floor = python('-c', FLOOR, dsn, path, env=env)[1]
-            pairs.append((python('-m', 'merlin.ingest', env=env)[1], floor))
-        ours, floors = (statistics.median(p[n] for p in pairs) for n in (0, 1))
-        ratio = statistics.median(a / b for a, b in pairs)
-        print(f'no-op {ours:.3f} s, connect + rev-parse {floors:.3f} s, ratio {ratio:.2f} (median of {rounds} pairs)')
-
-
 def install() -> None:
     "A fresh checkout's environment: seconds and size."
     with tempfile.TemporaryDirectory(prefix='merlin-install-') as folder, home() as env:
@@ -194,8 +125,6 @@ def main() -> None:
     "Run one measurement."
     verbs = {
         'records': records,
-        'throughput': lambda a: throughput(*a),
-        'noop': lambda a: noop(*a),
         'install': lambda a: install(),
     }
     if len(sys.argv) < 2 or sys.argv[1] not in verbs:
