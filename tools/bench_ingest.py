@@ -13,7 +13,7 @@ from bench_child import QUESTION
 from bench_lab import Index, Lab, child, need_model
 from bench_record import change_page
 from bench_rounds import Side, Times, Trial
-from measure import FLOOR, python
+from measure import python
 
 from merlin.gitrepo import GitRepo
 from merlin.testing import run_git
@@ -33,6 +33,13 @@ def ingest_again(index: Index, most: int = 0) -> Side:
 def count(index: Index, table: str = 'chunks') -> int:
     "Rows of a table."
     return index.conn.execute(f'select count(*) from {table}').fetchone()[0]
+
+
+FLOOR = """
+import subprocess, sys, psycopg
+psycopg.connect(sys.argv[1]).execute('select 1')
+subprocess.run(['git', '-C', sys.argv[2], 'rev-parse', 'HEAD'], capture_output=True)
+"""
 
 
 def noop(lab: Lab, files: int) -> Trial:
