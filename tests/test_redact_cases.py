@@ -530,7 +530,7 @@ def test_the_fast_way_tries_what_the_slow_way_tries(text):
     assert {value for value in fast if value.strip(MARKS)} == tried(text)
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
+@settings(derandomize=True, deadline=None, max_examples=80)
 @given(st.lists(TEXT, min_size=1, max_size=4), st.data())
 def test_no_live_secret_is_missed_whatever_was_read_before(texts, data):
     values = sorted(set().union(*map(tried, texts)))
